@@ -8,6 +8,8 @@ BIN := .venv/bin
 SOURCES := src examples/task_service/src
 PACKAGES := -e . -e examples/task_service
 PYTHONS := 3.11 3.12 3.13 3.14 3.15
+# Those that `make test-pythons` adds to the one of .venv.
+OTHERS := 3.11 3.15
 
 # pyright runs on the node of its own wheel, and asks no registry whether it is the newest.
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
@@ -29,17 +31,17 @@ run: $(BIN)/.run  ## Serve the task service on this machine
 test: $(BIN)/.dev  ## Run the tests, but those of test-pages and test-faults
 	$(BIN)/pytest $(or $(ARGS),-n auto --dist loadfile --no-loadscope-reorder)
 
-coverage: $(BIN)/.dev  ## Hold the coverage of the tests to its limits, on Python 3.14
+coverage: $(BIN)/.dev  ## Hold the coverage of the tests to its limits, on the newest Python
 	.ci/coverage
 
-test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none; pinned and oldest versions
+test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none, on the oldest versions; the adapters' on the pinned ones too
 	.ci/environments
 
 test-clients: $(BIN)/.dev  ## Exchange tokens with Node's jose, fuzz the service by its OpenAPI document, and try clients generated from it
 	.ci/clients
 
 test-pythons: $(BIN)/.dev  ## Run the library's tests on the oldest and the newest Python
-	.ci/pythons $(filter-out $(shell $(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'),3.11 3.15)
+	.ci/pythons $(filter-out $(shell $(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'),$(OTHERS))
 
 test-threads:  ## Run the tests of several threads on PYTHON, such as a free-threaded build
 	PYTHON=$(PYTHON) .ci/threads
@@ -50,7 +52,7 @@ test-pages: $(BIN)/.dev  ## Use every page of the service in a browser, and exam
 test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes
 	$(BIN)/pytest -m faults -n 2 --dist loadfile $(ARGS)
 
-# Some of the modules, such as ARGS="core.cursor leases".
+# Some of the modules, such as ARGS="core.policy leases".
 mutants: $(BIN)/.mutants  ## Change the deciding code in thousands of small ways, each of which a test must notice
 	$(BIN)/python -m tests.mutation.check $(ARGS)
 
@@ -94,7 +96,7 @@ PROJECTS := pyproject.toml examples/task_service/pyproject.toml
 requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: to the newest)
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/bootstrap.in -o requirements/bootstrap.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) $(PROJECTS) \
-		--extra fastapi --extra sqlalchemy --extra argon2 --extra redis --extra opentelemetry -o requirements/run.txt
+		--extra fastapi --extra sqlalchemy --extra argon2 --extra opentelemetry -o requirements/run.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/build.in \
 		--constraint requirements/run.txt -o requirements/build.txt
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/build.in requirements/dev.in $(PROJECTS) \

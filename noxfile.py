@@ -149,8 +149,8 @@ def install(session: nox.Session, resolution: str) -> None:
 def suite(session: nox.Session, resolution: str) -> None:
     """Run the library's tests against the installed wheel, with the oldest and the newest of its dependencies."""
     python = Path(session.virtualenv.bin) / "python"
-    # Litestar's own JWT demands a newer PyJWT than the library does.
-    _install(session, python, resolution, "all", "litestar[jwt]")
+    # Litestar's own JWT demands a newer PyJWT than the library does, and the tools that write migrations a newer SQLAlchemy.
+    _install(session, python, resolution, "all", "litestar[jwt]", "sqlalchemy>=2.0.40")
     _uv_install(session, python, *TEST_TOOLS)
     session.run("pytest", "-q", "-n", "auto", *PYTEST, *(session.posargs or TESTS))
 

@@ -24,7 +24,6 @@ from sqlalchemy import URL, Engine
 from msk_auth import (
     AdminKeys,
     Authenticator,
-    KeyFilter,
     KeyLimits,
     KeyStatus,
     Owner,
@@ -32,6 +31,7 @@ from msk_auth import (
     local_principal,
 )
 from msk_auth.errors import KeyLimitReached
+from msk_auth.keys import KeyFilter
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 
 from . import subjects

@@ -17,9 +17,10 @@ from joserfc import jwk
 from joserfc import jwt as joserfc_jwt
 from joserfc.errors import SecurityWarning
 
-from msk_auth import AlgorithmName, Authenticator, KeyRing, SigningKey
+from msk_auth import Authenticator, KeyRing, SigningKey
 from msk_auth.stores.memory import MemoryKeyStore
-from msk_auth.tokens.issuers import OIDC, PinnedKeySet
+from msk_auth.tokens import AlgorithmName
+from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
 
 from . import subjects
 from .machine import describe
@@ -75,7 +76,11 @@ def by_msk_auth(
     authenticator = Authenticator(
         MemoryKeyStore(),
         find_owner=subjects.find_owner,
-        issuers=[OIDC(ISSUER, audience=AUDIENCE, grants=None, keys=PinnedKeySet(jwks))],
+        issuers=[
+            ExternalIssuer(
+                Provider.OIDC, ISSUER, audience=AUDIENCE, grants=None, keys=PinnedKeySet(jwks)
+            )
+        ],
         find_external_owner=lambda _external: subjects.OWNER,
         lease=lease,
     )

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from msk_auth import KeyFormat
 from msk_auth.core.keys import checksum
-from msk_auth.errors import KeyUnknown
+from msk_auth.errors import CredentialRefused
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
 
@@ -60,7 +60,7 @@ def is_refused(call: Callable[[str], Any], key: str) -> bool:
     """Call it once: `authenticate` raises, and revoking a presented key answers None."""
     try:
         return call(key) is None
-    except KeyUnknown:
+    except CredentialRefused:
         return True
 
 
@@ -68,7 +68,7 @@ async def is_refused_later(call: Callable[[str], Any], key: str) -> bool:
     """As :func:`is_refused`."""
     try:
         return await call(key) is None
-    except KeyUnknown:
+    except CredentialRefused:
         return True
 
 

@@ -47,10 +47,10 @@ _TASKS_PATH = f"/api/tasks?limit={TASKS}"
 
 def _subjects(database: str, *, is_leased: bool) -> list[_Subject]:
     if is_leased:
-        return [_Subject(f"who am I, leased for {LEASE_MS} ms", "/api/auth/me", _READ, 3.0)]
+        return [_Subject(f"who am I, leased for {LEASE_MS} ms", "/api/auth/me", _READ, 1.5)]
     subjects = [
-        _Subject("who am I", "/api/auth/me", _READ, 2.0 if database == "SQLite" else 1.5),
-        _Subject(f"{TASKS} tasks with their last run", _TASKS_PATH, _READ, 0.8),
+        _Subject("who am I", "/api/auth/me", _READ, 1.0),
+        _Subject(f"{TASKS} tasks with their last run", _TASKS_PATH, _READ, 0.6),
     ]
     if database == "SQLite":
         subjects.append(_Subject("health", "/healthz", _NOTHING, 0.6))

@@ -16,16 +16,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from msk_auth import (
-    AlgorithmName,
-    Authenticator,
-    KeyRing,
-    SigningKey,
-    TokenProfile,
-)
+from msk_auth import Authenticator, KeyRing, SigningKey, TokenProfile
 from msk_auth.core.keys import checksum
 from msk_auth.errors import Problem
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.tokens import AlgorithmName
 
 from . import subjects
 from .machine import describe

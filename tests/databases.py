@@ -18,13 +18,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, create_engine, exc, make_url
+from sqlalchemy import create_engine, exc
+from sqlalchemy.engine import URL
+from sqlalchemy.engine.url import make_url
 from tests.ports import free_port
 
-POSTGRES = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
+# SQLAlchemy 1.4 knows only the older driver.
+POSTGRES_DRIVER = f"postgresql+{'psycopg' if find_spec('psycopg') else 'psycopg2'}"
+POSTGRES = f"{POSTGRES_DRIVER}://postgres@127.0.0.1:5432/postgres"
 MYSQL = "mariadb+pymysql://root@127.0.0.1:3306/"
 
 
@@ -32,7 +37,7 @@ MYSQL = "mariadb+pymysql://root@127.0.0.1:3306/"
 def postgres_database() -> Iterator[URL]:
     """A new database on PostgreSQL, as a URL for psycopg, blocking and asynchronous."""
     given = os.environ.get("MSK_AUTH_TEST_POSTGRES_URL")
-    server = make_url(given or POSTGRES).set(drivername="postgresql+psycopg")
+    server = make_url(given or POSTGRES).set(drivername=POSTGRES_DRIVER)
     if given is not None or _answers(server):
         with _database(server) as url:
             yield url
@@ -89,7 +94,7 @@ def pgbouncer(url: URL, pool_mode: str) -> Iterator[URL]:
         try:
             query = {"host": str(folder), "port": "6432"}
             through = url.set(host=None, port=None, password=None, query=query)
-            for _ in range(200):
+            for _ in range(1200):
                 if pooler.poll() is not None:
                     break
                 if (folder / ".s.PGSQL.6432").exists() and _accepts(through):
@@ -102,7 +107,7 @@ def pgbouncer(url: URL, pool_mode: str) -> Iterator[URL]:
         finally:
             # "Fast" in every version: close all connections and end.
             pooler.terminate()
-            pooler.wait(30)
+            pooler.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -144,7 +149,7 @@ def _run(server: URL, statement: str) -> None:
 
 def _answers(server: URL) -> bool:
     try:
-        with socket.create_connection((server.host, server.port), timeout=1):
+        with socket.create_connection((server.host, server.port), timeout=60):
             pass
     except OSError:
         return False
@@ -204,7 +209,7 @@ def _temporary_postgres() -> Iterator[URL]:
             server = subprocess.Popen(command, stdout=log, stderr=log, **as_user)
         try:
             url = make_url(POSTGRES).set(port=port)
-            for _ in range(100):
+            for _ in range(600):
                 if _answers(url):
                     break
                 time.sleep(0.1)
@@ -214,7 +219,7 @@ def _temporary_postgres() -> Iterator[URL]:
         finally:
             # "Fast": end the sessions, write everything, stop.
             server.send_signal(signal.SIGINT)
-            server.wait(30)
+            server.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -35,11 +35,11 @@ def main() -> None:
                 ("/login", b"<html"),
                 ("/openapi.json", b"{"),
             ):
-                with urllib.request.urlopen(origin + path, timeout=10) as answer:
+                with urllib.request.urlopen(origin + path, timeout=60) as answer:
                     assert expected in answer.read().lower(), path
         finally:
             served.send_signal(signal.SIGTERM)
-            code = served.wait(20)
+            code = served.wait(60)
         assert code == 0, code
     print("task-service: works")
 

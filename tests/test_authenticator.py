@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from tests.cases import case, refused_with
 from tests.core.support import (
     NOW,
     SECOND,
@@ -40,16 +41,15 @@ from msk_auth import (
     require_interactive,
 )
 from msk_auth._async.off_loop import OffLoopAuthenticator
+from msk_auth._sync import leases
 from msk_auth.errors import (
     ConfigurationError,
     InteractiveRequired,
-    KeyUnknown,
     PermissionDenied,
     Problem,
     StoreUnavailable,
 )
 from msk_auth.events import CredentialUsed, KeyCreated, Refusal
-from msk_auth.leases import single_flight
 from msk_auth.stores import RecordedLease
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
@@ -88,6 +88,9 @@ ERRORS = [
 ]
 
 
+PLACES = ["store", "owner of a key", "owner of a token", "session"]
+
+
 def place(world: World, where: str, error: BaseException) -> str:
     """Let something fail on the way of a credential; returns the credential."""
     key = world.create().value.reveal()
@@ -102,62 +105,64 @@ def place(world: World, where: str, error: BaseException) -> str:
     return key if where in {"store", "owner of a key"} else token()
 
 
-@pytest.mark.parametrize("where", ["store", "owner of a key", "owner of a token", "session"])
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("where", PLACES)
 def test_whatever_fails_is_unavailable(
-    world: World, where: str, error: Exception, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    credential = place(world, where, error)
-    with pytest.raises(StoreUnavailable) as refused:
-        world.enter(credential)
-    assert (refused.value.status, refused.value.retry_after) == (503, 5)
-    assert refused.value.challenge() is None
-    assert refused.value.detail == StoreUnavailable.default_detail
-    assert world.events == [Refusal(NOW, "store_unavailable", None)]
-    (logged,) = [record for record in caplog.records if record.name == "msk_auth"]
-    assert logged.levelno == logging.ERROR
-    # An outage would log the same traceback for every request.
-    assert (logged.exc_info is None) == isinstance(error, OSError)
-    world.store.fails = {}
-    world.call("flush")
-    assert "touch" not in world.store.calls
+    for error in ERRORS:
+        with case(error):
+            world = make_world()
+            credential = place(world, where, error)
+            caplog.clear()
+            with pytest.raises(StoreUnavailable) as refused:
+                world.enter(credential)
+            assert (refused.value.status, refused.value.retry_after) == (503, 5)
+            assert refused.value.challenge() is None
+            assert refused.value.detail == StoreUnavailable.default_detail
+            assert world.events == [Refusal(NOW, "store_unavailable", None)]
+            (logged,) = [record for record in caplog.records if record.name == "msk_auth"]
+            assert logged.levelno == logging.ERROR
+            # An outage would log the same traceback for every request.
+            assert (logged.exc_info is None) == isinstance(error, OSError)
+            world.store.fails = {}
+            world.call("flush")
+            assert "touch" not in world.store.calls
 
 
-@pytest.mark.parametrize("where", ["store", "owner of a key", "owner of a token", "session"])
-@pytest.mark.parametrize(
-    "error",
-    [KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError(), GeneratorExit()],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("where", PLACES)
 def test_what_ends_the_process_or_the_task_passes_through(
-    world: World, where: str, error: BaseException
+    make_world: MakeWorld, where: str
 ) -> None:
-    credential = place(world, where, error)
-    with pytest.raises(type(error)) as passed:
-        world.enter(credential)
-    if not isinstance(error, asyncio.CancelledError):
-        assert passed.value is error
-    assert world.events == []
+    for error in (KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError(), GeneratorExit()):
+        with case(error):
+            world = make_world()
+            credential = place(world, where, error)
+            with pytest.raises(type(error)) as passed:
+                world.enter(credential)
+            if not isinstance(error, asyncio.CancelledError):
+                assert passed.value is error
+            assert world.events == []
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [0, 1, True, "", "record", b"", [], {}, {"id": "x", "digest": "y"}, 1j, Owner],
-    ids=repr,
-)
-@pytest.mark.parametrize("where", ["store", "owner of a key", "owner of a token", "session"])
-def test_a_result_of_another_type_is_refused(world: World, where: str, answer: Any) -> None:
-    credential = place(world, where, RuntimeError())
-    world.store.fails = {}
-    world.store.answers = {"find": answer} if where == "store" else {}
-    for table in (world.owners, world.sessions):
-        for name, value in table.items():
-            if isinstance(value, RuntimeError):
-                table[name] = answer
-    with pytest.raises(Problem) as refused:
-        world.enter(credential)
-    assert refused.value.status in {401, 503}
-    assert len(world.events) == 1
+OTHER_TYPES = [0, 1, True, "", "record", b"", [], {}, {"id": "x", "digest": "y"}, 1j, Owner]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_result_of_another_type_is_refused(make_world: MakeWorld, where: str) -> None:
+    for answer in OTHER_TYPES:
+        with case(answer):
+            world = make_world()
+            credential = place(world, where, RuntimeError())
+            world.store.fails = {}
+            world.store.answers = {"find": answer} if where == "store" else {}
+            for table in (world.owners, world.sessions):
+                for name, value in table.items():
+                    if isinstance(value, RuntimeError):
+                        table[name] = answer
+            with pytest.raises(Problem) as refused:
+                world.enter(credential)
+            assert refused.value.status in {401, 503}
+            assert len(world.events) == 1
 
 
 @pytest.mark.parametrize(
@@ -230,7 +235,7 @@ def test_a_hook_that_fails_changes_nothing(
     created = world.create()
     assert world.enter(created.value.reveal()).key_id == created.record.id
     world.store.answers["find"] = None
-    with pytest.raises(KeyUnknown):
+    with refused_with("key_unknown"):
         world.enter(created.value.reveal())
     failures = [record.getMessage() for record in caplog.records if record.name == "msk_auth"]
     assert [failure.partition(": ") for failure in failures] == [
@@ -1009,7 +1014,7 @@ def flights(auth: Any) -> dict[Any, Any]:
 @pytest.fixture
 def no_wait_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request gives up waiting for another one, however slow the machine is."""
-    monkeypatch.setattr(single_flight, "MAX_WAIT_SECONDS", 60)
+    monkeypatch.setattr(leases, "MAX_WAIT_SECONDS", 60)
 
 
 @pytest.mark.usefixtures("no_wait_limit")
@@ -1200,7 +1205,7 @@ async def test_an_authenticator_closed_in_the_middle_of_a_flush_loses_nothing(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(here.store, "touch", stuck)
-    monkeypatch.setattr("msk_auth._async.lifecycle.FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr("msk_auth._async.primitives.FLUSH_SECONDS", 0.001)
     async with here.auth:
         await here.use(created)
         await writing.wait()

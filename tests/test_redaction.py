@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.support import NOW, profile, signing_key
 
-from msk_auth import KeyFormat, RedactingFilter, redact
+from msk_auth import KeyFormat
+from msk_auth.redaction import RedactingFilter, redact
 
 KEY = "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O"
 MASK = "msk_AAAAAAAAAAAA_…"

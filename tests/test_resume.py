@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.cases import refused_with
 from tests.core.support import NOW, OTHER_SECRET, SECOND, SECRET, World, token
 from tests.core.test_verified_again import again
 
@@ -29,15 +30,8 @@ from msk_auth.errors import (
     ConfigurationError,
     CredentialRefused,
     InteractiveRequired,
-    KeyExpired,
-    KeyRevoked,
-    KeyUnknown,
-    OwnerDisabled,
     PermissionDenied,
-    ReferenceInvalid,
     StoreUnavailable,
-    TokenExpired,
-    TokenRevoked,
 )
 from msk_auth.events import CredentialUsed, Refusal
 
@@ -172,23 +166,23 @@ def make_owner_anew(world: World, key_id: str) -> None:
 
 
 KEY_ENDS = [
-    (revoke, KeyRevoked),
-    (delete, KeyRevoked),
-    (forget_owner, KeyRevoked),
-    (expire, KeyExpired),
-    (rotate, KeyExpired),
-    (move, KeyUnknown),
-    (purge, KeyUnknown),
-    (disable_owner, OwnerDisabled),
-    (remove_owner, OwnerDisabled),
-    (make_owner_anew, OwnerDisabled),
+    (revoke, "key_revoked"),
+    (delete, "key_revoked"),
+    (forget_owner, "key_revoked"),
+    (expire, "key_expired"),
+    (rotate, "key_expired"),
+    (move, "key_unknown"),
+    (purge, "key_unknown"),
+    (disable_owner, "owner_disabled"),
+    (remove_owner, "owner_disabled"),
+    (make_owner_anew, "owner_disabled"),
 ]
 
 
 @pytest.mark.parametrize("lease", [None, SECOND])
 @pytest.mark.parametrize(("end", "error"), KEY_ENDS)
 def test_queued_work_of_a_key_that_has_ended_is_refused(
-    make_world: MakeWorld, end: Any, error: type[CredentialRefused], lease: timedelta | None
+    make_world: MakeWorld, end: Any, error: str, lease: timedelta | None
 ) -> None:
     world = make_world(lease=lease)
     credential = world.create(lifetime=HOUR).value.reveal()
@@ -198,7 +192,7 @@ def test_queued_work_of_a_key_that_has_ended_is_refused(
     # Under a lease the verification of the request may be reused for a second. That of the work is not.
     end(world, principal.key_id)
     refused = refusal_of(world, reference)
-    assert type(refused) is error
+    assert refused.code == error
     assert refused.key_id == principal.key_id
 
 
@@ -212,7 +206,7 @@ def test_no_lease_covers_queued_work(make_world: MakeWorld) -> None:
     # The other process has committed; its call returns when the lease is over.
     worker.store.inner.revoke(principal.key_id, owner_id="ann", at=NOW, change=lambda _: ())
     assert worker.enter(credential) == principal
-    assert type(refusal_of(worker, reference)) is KeyRevoked
+    assert refusal_of(worker, reference).code == "key_revoked"
 
 
 # A login.
@@ -227,7 +221,7 @@ def test_the_reference_of_a_login_acts_for_its_owner_now_and_is_not_interactive(
     world.owners["ann"] = Owner("ann", frozenset({"tasks:run"}), "Ann, renamed")
     world.clock.advance(HOUR + SECOND)
     # Its token has expired.
-    with pytest.raises(TokenExpired):
+    with refused_with("token_expired"):
         login(world)
     resumed = world.call("resume", reference)
     assert resumed == Principal(
@@ -279,8 +273,8 @@ def test_queued_work_of_a_login_that_has_ended_is_refused(world: World, end: Any
     reference = world.auth.reference(login(world))
     assert world.call("resume", reference).resumed
     end(world)
-    expected = TokenExpired if end is end_by_age else TokenRevoked
-    assert type(refusal_of(world, reference)) is expected
+    expected = "token_expired" if end is end_by_age else "token_revoked"
+    assert refusal_of(world, reference).code == expected
 
 
 @pytest.mark.parametrize("end", SESSION_ENDS)
@@ -296,7 +290,7 @@ def test_work_that_outlives_its_session_ends_with_its_age_and_its_owner(
 ) -> None:
     reference = world.auth.reference(login(world), outlives_session=True)
     end(world)
-    assert isinstance(refusal_of(world, reference), TokenExpired | TokenRevoked)
+    assert refusal_of(world, reference).code in {"token_expired", "token_revoked"}
 
 
 def test_the_age_of_a_reference_can_be_chosen(world: World) -> None:
@@ -304,7 +298,7 @@ def test_the_age_of_a_reference_can_be_chosen(world: World) -> None:
     world.clock.advance(10 * SECOND - timedelta(microseconds=1))
     world.call("resume", reference)
     world.clock.advance(timedelta(microseconds=1))
-    assert type(refusal_of(world, reference)) is TokenExpired
+    assert refusal_of(world, reference).code == "token_expired"
 
 
 def test_an_application_without_sessions_needs_none(make_world: MakeWorld) -> None:
@@ -350,7 +344,7 @@ def test_a_reference_of_another_application_is_refused(make_world: MakeWorld) ->
     other = make_world(hasher=KeyHasher(PepperRing({"2026": OTHER_SECRET}, current="2026")))
     reference = other.auth.reference(other.key_principal())
     world = make_world()
-    assert type(refusal_of(world, reference)) is ReferenceInvalid
+    assert refusal_of(world, reference).code == "reference_invalid"
     assert (world.store.calls, world.asked_owners) == ([], [])
 
 
@@ -358,7 +352,7 @@ def test_a_reference_of_another_application_is_refused(make_world: MakeWorld) ->
 def test_what_is_no_reference_is_refused_without_touching_the_store(
     world: World, text: object
 ) -> None:
-    assert type(refusal_of(world, text)) is ReferenceInvalid
+    assert refusal_of(world, text).code == "reference_invalid"
     assert (world.store.calls, world.asked_owners) == ([], [])
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.cases import refused_with
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -18,7 +19,7 @@ from msk_auth import (
     Users,
     local_principal,
 )
-from msk_auth.errors import ConfigurationError, OwnerDisabled, StoreUnavailable, TokenRevoked
+from msk_auth.errors import ConfigurationError, StoreUnavailable
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.users import RequestSession
 
@@ -164,12 +165,12 @@ async def test_whoever_is_gone_or_disabled_is_refused(
     key = await subject.key()
     request = session_in(subject.database.rows) if in_request else None
     subject.database.rows["ada"].disabled = True
-    with pytest.raises(OwnerDisabled):
+    with refused_with("owner_disabled"):
         await subject.authenticate(key, request)
     del subject.database.rows["ada"]
-    with pytest.raises(OwnerDisabled):
+    with refused_with("owner_disabled"):
         await subject.authenticate(key, request)
-    with pytest.raises(TokenRevoked):
+    with refused_with("token_revoked"):
         await subject.authenticate("ada", request)
 
 

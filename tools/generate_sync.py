@@ -1,4 +1,4 @@
-"""Generate `src/msk_auth/_sync/`, which blocks, from `src/msk_auth/_async/`, which awaits.
+"""Generate each folder `_sync/`, which blocks, from the folder `_async/` beside it, which awaits.
 
     python tools/generate_sync.py            write the blocking twins
     python tools/generate_sync.py --check    only compare them, as `make check` does
@@ -19,8 +19,13 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "msk_auth" / "_async"
-BY_HAND = {"__init__.py", "lifecycle.py", "off_loop.py", "primitives.py", "rounds.py", "watch.py"}
+ROOT = Path(__file__).parents[1]
+# Each source, with its modules that both halves have by hand or that only an event loop needs.
+SOURCES = {
+    "src/msk_auth/_async": {"off_loop", "primitives", "watch"},
+    "src/msk_auth/http/_async": set(),
+    "src/msk_auth/stores/sqlalchemy/_async": {"running"},
+}
 FIRST_LINE = "# Generated from {} by tools/generate_sync.py: change that, and run this.\n"
 
 WORDS = {
@@ -28,18 +33,29 @@ WORDS = {
     r"\b_async\b": "_sync",
     r"\basync_(?=[a-z])": "",
     r"\bAbstractAsync(?=[A-Z])": "Abstract",
+    r"\baclose\b": "close",
 }
 # In docstrings and comments, besides the words.
 PHRASES = {
     "async with ": "with ",
     "async def ": "def ",
     "return await ": "return ",
+    "= await ": "= ",
     "on an asyncio event loop.": "blocking. Safe to use from several threads.",
     "awaited on an event loop.": "called from any thread.",
     "writes times of last use once a minute, and the rest when it is closed::": "writes what it has collected when it is closed::",
     "    Each event loop that uses it opens and closes it for itself, and so does a forked child.\n\n": "",
     "            A plain one is called on the event loop, so it must not block.\n": "",
     "            An awaitable that it returns is awaited.\n": "",
+    "\n        A store that is used on several event loops is closed on each of them.\n": "",
+    "        shares_reads: Whether look-ups of keys that arrive together may be one statement, which then runs outside of any\n"
+    "            request. None means: unless the engine's pool has a listener for `checkout`, which may prepare each connection\n"
+    "            for the request that uses it, for the schema of its tenant for example.\n": "",
+    " What `owner_of` reads is loaded\n            with it.\n": "\n",
+    "Leave the user out of it. It is not async.": "Leave the user out of it.",
+    "What `logins` would take otherwise. It may be async.": "What `logins` would take otherwise. It is not async.",
+    "or an argument is no function, or\n            `owner_of` is async.": "or an argument is no function or is\n            async.",
+    "or `login` is no function.": "or `login` is no function or async.",
     "        For those that begin there is one more, at most ten times a second.\n": "",
 }
 
@@ -113,14 +129,21 @@ def _formatted(text: str, path: Path) -> str:
     return text
 
 
+def _sources() -> list[Path]:
+    return [
+        path
+        for folder, by_hand in SOURCES.items()
+        for path in sorted((ROOT / folder).glob("*.py"))
+        if path.stem not in {"__init__", *by_hand}
+    ]
+
+
 def main(arguments: list[str]) -> None:
     """Write the twins, or compare them."""
     wrong: list[str] = []
-    for path in sorted(SOURCE.glob("*.py")):
-        if path.name in BY_HAND:
-            continue
-        twin = SOURCE.with_name("_sync") / path.name
-        first = FIRST_LINE.format(path.relative_to(SOURCE.parents[2]))
+    for path in _sources():
+        twin = path.parent.with_name("_sync") / path.name
+        first = FIRST_LINE.format(path.relative_to(ROOT))
         text = _formatted(first + blocking(path.read_text("utf-8")), twin)
         if "--check" not in arguments:
             twin.write_text(text, "utf-8")

@@ -27,7 +27,7 @@ from task_service.settings import Settings
 Json: TypeAlias = Mapping[str, Any]
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
-_SHARED: Final = {"401", "403", "408", "413", "500", "503"}
+_SHARED: Final = {"401", "403", "411", "413", "500", "503"}
 _TOO_MANY: Final = problems(TooManyRequests)[429]["description"]
 _REF: Final = "#/components/schemas/"
 
@@ -110,9 +110,7 @@ def _operation(
     path: str, method: str, operation: Json, routes: Mapping[str, AuditedRoute]
 ) -> Iterator[str]:
     yield f"### {method} {path}"
-    said = [f"{operation['summary']}."]
-    description = " ".join(str(operation.get("description", "")).split())
-    yield " ".join([*said, description]).strip()
+    yield _words(operation)
     yield _access(routes.get(key_of(method, path)), operation)
     parameters = operation.get("parameters", [])
     if parameters:
@@ -133,6 +131,14 @@ def _operation(
         content = _content(response)
         shape = "" if content is None else f", {type_of(content)}"
         yield f"**{status}**{shape}. {response['description']}"
+
+
+def _words(operation: Json) -> str:
+    """The summary of a route of the library, then the description; FastAPI's own summary is the name of the function."""
+    description = " ".join(str(operation.get("description", "")).split())
+    if operation["summary"].istitle():
+        return description
+    return f"{operation['summary']}. {description}".strip()
 
 
 def _access(route: AuditedRoute | None, operation: Json) -> str:

@@ -14,12 +14,10 @@ from msk_auth.core.events import (
     KeyRevocation,
     KeyRotated,
     KeyUpdated,
+    LeakedKey,
     LeakLocation,
     Refusal,
     RevocationCause,
-)
-from msk_auth.core.revocation import (
-    LeakedKey,
 )
 
 __all__ = [

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import re
 
+__all__ = ["RedactingFilter", "redact"]
+
 # Both patterns are compiled on first use, since many programs never redact.
 # A JWT begins with the base64url of `{"`. What follows is matched as a whole and judged afterwards:
 # a pattern with the two dots would begin again at each `eyJ` of a hostile text, which takes time that grows with the

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 from benchmarks import load
-from benchmarks.chart import draw
 from benchmarks.result import (
     Aim,
     Chart,
@@ -22,7 +19,6 @@ from benchmarks.result import (
 )
 from benchmarks.timing import Work, ratios, rows, take_turns
 
-SVG = "{http://www.w3.org/2000/svg}"
 BARS = Result(
     name="sorting",
     title="Sorting <quickly>",
@@ -119,79 +115,6 @@ def test_a_result_comes_back_from_its_file(result: Result) -> None:
     assert Result.from_json(result.to_json()) == result
 
 
-def test_a_file_that_is_no_result_is_refused() -> None:
-    with pytest.raises((KeyError, TypeError)):
-        Result.from_json('{"name": "x"}')
-
-
-@pytest.mark.parametrize("result", [BARS, LINES], ids=lambda result: result.name)
-def test_a_chart_is_well_formed_and_has_a_description(result: Result) -> None:
-    root = ElementTree.fromstring(draw(result))
-    assert root.tag == f"{SVG}svg"
-    assert root.get("role") == "img"
-    title, description = root.findall(f"{SVG}title") + root.findall(f"{SVG}desc")
-    assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
-    assert title.text == result.title
-    assert description.text is not None
-    texts = {text.text for text in root.iter(f"{SVG}text")}
-    drawn = [row for row in result.rows if row.cells.keys() & {"time", "10"}]
-    for row in drawn:
-        assert row.name in texts
-        assert f"{row.group}, {row.name}: " in description.text
-
-
-def test_a_bar_chart_draws_bars_by_length_and_the_aim_as_a_ratio_of_its_reference() -> None:
-    root = ElementTree.fromstring(draw(BARS))
-    first, second = root.iter(f"{SVG}rect")
-    assert float(second.get("width", "")) / float(first.get("width", "")) == pytest.approx(1.5)
-    # What others are compared with looks different.
-    assert (first.get("class"), second.get("class")) == ("bar-1", "bar-0")
-    [aim] = [each for each in root.iter(f"{SVG}line") if each.get("class") == "aim"]
-    start, end = float(second.get("x", "")), float(second.get("width", ""))
-    # 1.6 times the 2 µs of the reference, on the scale on which 3 µs are the second bar.
-    assert float(aim.get("x1", "")) == pytest.approx(start + end * 3.2 / 3, abs=0.1)
-
-
-def test_dots_are_drawn_on_a_logarithmic_axis() -> None:
-    chart = Chart("bars", "time, µs", "time", is_logarithmic=True)
-    root = ElementTree.fromstring(draw(replace(BARS, chart=chart)))
-    assert list(root.iter(f"{SVG}rect")) == []
-    first, second = (float(dot.get("cx", "")) for dot in root.iter(f"{SVG}circle"))
-    left = min(float(each.get("x1", "")) for each in root.iter(f"{SVG}line"))
-    # From 1 on: the places are those of the logarithms.
-    assert (second - left) / (first - left) == pytest.approx(math.log(3) / math.log(2), abs=0.01)
-
-
-def test_a_chart_can_be_read_by_light_and_by_dark() -> None:
-    svg = draw(BARS)
-    assert "prefers-color-scheme:dark" in svg
-    assert "[data-md-color-scheme=slate] svg.benchmark" in svg
-    # Its rules reach nothing else of a page that it is put into.
-    style = svg.partition("<style>")[2].partition("</style>")[0].replace("@media", "")
-    for rule in style.replace("(prefers-color-scheme:dark)", "").split("}"):
-        selector = rule.partition("{")[0].strip()
-        assert selector == "" or "svg.benchmark" in selector
-
-
-def test_a_line_chart_has_a_panel_for_each_group_and_names_that_do_not_meet() -> None:
-    root = ElementTree.fromstring(draw(LINES))
-    assert len(list(root.iter(f"{SVG}polyline"))) == 3
-    places = [
-        float(text.get("y", ""))
-        for text in root.iter(f"{SVG}text")
-        if text.text in {"read", "write"}
-    ]
-    gaps = [abs(one - other) for one in places for other in places if one != other]
-    assert min(gaps) >= 13
-
-
-def test_the_chart_of_a_result_without_rows_is_labelled_as_empty() -> None:
-    root = ElementTree.fromstring(draw(replace(BARS, rows=[])))
-    assert [text.text for text in root.iter(f"{SVG}text")] == [
-        "There was no server to measure this on."
-    ]
-
-
 def test_works_take_turns_in_every_round() -> None:
     order: list[str] = []
     works = [
@@ -243,8 +166,3 @@ def test_what_wrk_prints_is_read() -> None:
     assert accepted == load.Load(10500.12, 0.98, 1020.0, 0, 11550)
     refused = load.read_wrk(PRINTED.format(refused="  Non-2xx or 3xx responses: 11550\n"))
     assert refused.refused == refused.total == 11550
-
-
-def test_what_wrk_never_prints_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="unable to connect"):
-        load.read_wrk("unable to connect to 127.0.0.1:1 Connection refused")

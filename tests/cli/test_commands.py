@@ -18,7 +18,7 @@ from tests.cli.support import KEY, SECRET, Run, Terminal
 
 from msk_auth import KeyFormat, __version__
 from msk_auth.cli import _keys, build_parser, main
-from msk_auth.errors import KeyMalformed
+from msk_auth.errors import CredentialRefused
 
 ROOT = Path(__file__).parents[2]
 VECTORS = re.findall(
@@ -120,7 +120,7 @@ def test_inspect_takes_any_prefix_or_demands_one(run: Run) -> None:
 def test_what_is_malformed_has_a_problem_without_its_characters(text: str) -> None:
     try:
         KeyFormat().parse(text)
-    except KeyMalformed:
+    except CredentialRefused:
         problems = _keys._problems("msk", text)
         assert problems
         allowed = re.compile(

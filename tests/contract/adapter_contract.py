@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from msk_auth import PROBLEM_BASE, local_principal
+from msk_auth import local_principal
+from msk_auth.core.errors import PROBLEM_BASE
 from msk_auth.events import KeyRevocation, RevocationCause
 
 from .admin_cases import admin_cases

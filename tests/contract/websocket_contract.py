@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import pytest
 
 from msk_auth import Principal, require_interactive
-from msk_auth.errors import KeyRevoked, StoreUnavailable
+from msk_auth.errors import CredentialRefused, StoreUnavailable
 
 from .adapter_contract import Reply, check
 from .case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
@@ -68,7 +68,7 @@ def talk(text: str, principal: Principal[User]) -> str:
         case "administer":
             require_interactive().check(principal, START)
         case "continue":
-            raise KeyRevoked
+            raise CredentialRefused("key_revoked")
         case "read the store":
             raise StoreUnavailable
         case _:

@@ -115,7 +115,7 @@ class BreakableStore(AsyncMemoryKeyStore):
         super().__init__()
         self.blocking: _BreakableMemory = _BreakableMemory()
         # The two stores are one: the same keys and the same locks.
-        shared = ("_records", "_days", "_last_requests", "_leases", "_lock", "_lease_lock")
+        shared = ("_records", "_leases", "_lock", "_lease_lock")
         vars(self).update({name: vars(self.blocking)[name] for name in shared})
 
     async def find(self, key_id: str) -> ApiKey | None:

@@ -17,11 +17,9 @@ from typing import Any, Literal
 import pytest
 
 from msk_auth import (
-    AlgorithmName,
     ApiKey,
     AsyncAuthenticator,
     Authenticator,
-    CreatedKey,
     CredentialKind,
     ExternalIdentity,
     KeyLimits,
@@ -36,7 +34,9 @@ from msk_auth.core.compact import ParsedToken
 from msk_auth.core.issuer import VerifiedToken
 from msk_auth.errors import ConfigurationError
 from msk_auth.events import Event
+from msk_auth.keys import CreatedKey
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.tokens import AlgorithmName
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.support import NOW, b64
 
-from msk_auth import PageCursor
+from msk_auth.core.key_management import PageCursor
 from msk_auth.errors import InputInvalid
 
 ids = st.from_regex(r"[0-9A-Za-z_-]{1,64}", fullmatch=True)

@@ -21,7 +21,7 @@ from msk_auth import (
     KeyLimits,
 )
 from msk_auth._async.off_loop import OffLoopAuthenticator
-from msk_auth.core import expiry
+from msk_auth.core import administration
 from msk_auth.errors import ConfigurationError, InputInvalid, StoreUnavailable
 from msk_auth.events import KeyEvent, KeyExpiring
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
@@ -236,7 +236,7 @@ def limits_of_reads(job: Job) -> list[int]:
 
 
 def test_any_number_of_keys_is_read_in_batches(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "BATCH", 5)
+    monkeypatch.setattr(administration, "BATCH", 5)
     # Several end at one moment, so that a batch ends among them.
     for number in range(23):
         job.put(f"k{number:02}", (number // 4 + 8) * DAY)
@@ -253,7 +253,7 @@ def test_a_store_that_notes_nothing_is_asked_once_for_each_key(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No key leaves its stretch, and the run ends all the same."""
-    monkeypatch.setattr(expiry, "BATCH", 5)
+    monkeypatch.setattr(administration, "BATCH", 5)
     for number in range(12):
         job.put(f"k{number:02}", 8 * DAY)
     job.world.store.answers["announce_expiry"] = None

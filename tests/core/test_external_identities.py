@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.cases import code_of, refused_with
 from tests.core.support import (
     ANN,
     NOW,
@@ -35,8 +36,8 @@ from msk_auth import (
     require,
     require_interactive,
 )
-from msk_auth._async.rounds import Round
-from msk_auth._sync.verdict import Watched
+from msk_auth._async.watch import Round
+from msk_auth._sync.watch import Watched
 from msk_auth.core.immutability import NotShareable
 from msk_auth.errors import (
     ConfigurationError,
@@ -45,8 +46,6 @@ from msk_auth.errors import (
     LoginTooOld,
     PermissionDenied,
     StoreUnavailable,
-    TokenInvalid,
-    TokenRevoked,
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.users import RequestSession
@@ -115,7 +114,7 @@ def test_tokens_of_this_application_have_no_external_identity(make_world: MakeWo
 
 def test_a_token_of_no_known_issuer_is_refused(make_world: MakeWorld) -> None:
     world, _, looked_up = external_world(make_world)
-    with pytest.raises(TokenInvalid):
+    with refused_with("token_invalid"):
         world.enter(token(iss="https://other.example"))
     assert looked_up == []
 
@@ -126,7 +125,7 @@ def test_a_token_of_no_known_issuer_is_refused(make_world: MakeWorld) -> None:
 def test_without_an_enabled_owner_the_token_is_refused(make_world: MakeWorld, owner: Any) -> None:
     world, table, _ = external_world(make_world)
     table[PROVIDER, "00u1"] = owner
-    with pytest.raises(TokenRevoked):
+    with refused_with("token_revoked"):
         world.enter(external_token())
 
 
@@ -227,7 +226,7 @@ def test_an_identity_that_has_another_owner_now_is_refused_again(make_world: Mak
     world, table, _ = external_world(make_world)
     principal = world.enter(external_token())
     table[PROVIDER, "00u1"] = Owner("bob", frozenset({"tasks:read"}), "Bob")
-    with pytest.raises(TokenRevoked):
+    with refused_with("token_revoked"):
         world.verify_again(principal)
 
 
@@ -321,7 +320,7 @@ def test_a_watch_ends_when_the_identity_has_no_owner_any_more() -> None:
     watch = authenticator.watch(authenticator.authenticate([f"Bearer {external_token()}"]))
     watch.check()
     del owners["00u1"]
-    with pytest.raises(TokenRevoked):
+    with refused_with("token_revoked"):
         watch.check()
 
 
@@ -354,7 +353,7 @@ def test_a_round_on_an_event_loop_reads_each_identity_once() -> None:
 
     assert asyncio.run(refusal()) is None
     owners.clear()
-    assert isinstance(asyncio.run(refusal()), TokenRevoked)
+    assert code_of(asyncio.run(refusal())) == "token_revoked"
 
 
 def test_the_owner_of_a_subject_is_read_in_the_session_of_the_request() -> None:

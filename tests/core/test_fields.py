@@ -8,8 +8,8 @@ from typing import get_type_hints
 import pytest
 from tests.core.support import World
 
-from msk_auth import ApiKey, KeyDetails, KeyEdit
-from msk_auth.core.fields import EDITABLE, INPUTS, KEY_FIELDS
+from msk_auth import ApiKey
+from msk_auth.core.fields import EDITABLE, INPUTS, KEY_FIELDS, KeyDetails, KeyEdit
 from msk_auth.stores import KeyUpdate
 
 

@@ -11,28 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import case
+from tests.cases import case, refused_with
 from tests.core.support import MICROSECOND, NOW, SECOND, World
 
-from msk_auth import (
-    ApiKey,
-    CredentialKind,
-    KeyLimits,
-    KeyStatus,
-    Owner,
-    PageCursor,
-    local_principal,
-)
+from msk_auth import ApiKey, CredentialKind, KeyLimits, KeyStatus, Owner, local_principal
+from msk_auth.core.key_management import PageCursor
 from msk_auth.errors import (
     ConfigurationError,
     FieldError,
     InputInvalid,
     InteractiveRequired,
-    KeyExpired,
     KeyLimitReached,
     KeyNotActive,
     KeyNotFound,
-    KeyRevoked,
     Problem,
 )
 from msk_auth.events import (
@@ -485,12 +476,12 @@ def test_a_revoked_key_is_refused_at_once_and_permanently(world: World) -> None:
     record = world.call("revoke_key", world.login(), created.record.id)
     assert record == replace(created.record, revoked_at=NOW)
     assert world.events == [KeyRevocation(NOW, world.login(), record)]
-    with pytest.raises(KeyRevoked):
+    with refused_with("key_revoked"):
         world.enter(created.value.reveal())
     world.clock.advance(DAY)
     assert world.call("revoke_key", world.login(), created.record.id) == record
     world.call("expire_key", world.login(), created.record.id, at=NOW + 9 * DAY)
-    with pytest.raises(KeyRevoked):
+    with refused_with("key_revoked"):
         world.enter(created.value.reveal())
 
 
@@ -502,7 +493,7 @@ def test_a_deleted_key_is_revoked_unlisted_and_remembered(world: World) -> None:
     assert (stored.revoked_at, stored.deleted_at) == (NOW, NOW)
     assert world.events == [KeyDeleted(NOW, world.login(), stored)]
     assert world.call("list_keys", world.login()).items == ()
-    with pytest.raises(KeyRevoked):
+    with refused_with("key_revoked"):
         world.enter(created.value.reveal())
 
 
@@ -515,7 +506,7 @@ def test_a_key_can_be_made_to_expire_earlier_and_never_later(world: World) -> No
     later = world.call("expire_key", world.login(), created.record.id, at=NOW + 20 * DAY)
     assert later.expires_at == NOW + DAY
     world.clock.advance(DAY)
-    with pytest.raises(KeyExpired):
+    with refused_with("key_expired"):
         world.enter(created.value.reveal())
 
 
@@ -543,7 +534,7 @@ def test_an_end_that_is_now_holds_where_the_clock_is_behind(
         # What the other process read before the write is used up by now.
         assert world.clock.slept[-1] >= lease.total_seconds()
         behind.clock.advance(timedelta(seconds=world.clock.slept[-1]))
-    with pytest.raises(KeyRevoked):
+    with refused_with("key_revoked"):
         behind.enter(created.value.reveal())
 
 
@@ -593,7 +584,7 @@ def test_a_key_that_has_ended_can_be_edited_and_stays_ended(
     world.store.put(ended)
     edited = world.call("update_key", world.login(), ended.id, name="leaked in May")
     assert edited == replace(ended, name="leaked in May")
-    with pytest.raises(KeyRevoked if ended.revoked_at else KeyExpired):
+    with refused_with("key_revoked" if ended.revoked_at else "key_expired"):
         world.enter(created.value.reveal())
 
 
@@ -603,11 +594,12 @@ NO_LABELS: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("labels", NO_LABELS, ids=range(len(NO_LABELS)))
-def test_labels_that_cannot_be_searched_by_are_refused(world: World, labels: Any) -> None:
+def test_labels_that_cannot_be_searched_by_are_refused(world: World) -> None:
     created = world.create()
     for method, args in (("create_key", ()), ("update_key", (created.record.id,))):
-        assert wrong_field(world, method, *args, name="ci", labels=labels) == "labels"
+        for labels in NO_LABELS:
+            with case(method, labels):
+                assert wrong_field(world, method, *args, name="ci", labels=labels) == "labels"
 
 
 @pytest.mark.parametrize("label", ["0", "a", "env:prod", "team/a.b-c_d", "a" * 50])
@@ -693,7 +685,7 @@ def test_a_successor_takes_over_at_once_by_default(world: World) -> None:
     assert (predecessor.revoked_at, predecessor.replaced_by) == (now, successor.record.id)
     assert world.events == [KeyRotated(now, caller, predecessor, successor.record)]
     assert world.enter(successor.value.reveal()).key_id == successor.record.id
-    with pytest.raises(KeyRevoked):
+    with refused_with("key_revoked"):
         world.enter(created.value.reveal())
 
 
@@ -705,7 +697,7 @@ def test_with_an_overlap_both_keys_work_until_it_ends(world: World) -> None:
     assert world.enter(created.value.reveal()).key_id == created.record.id
     assert world.enter(successor.value.reveal()).key_id == successor.record.id
     world.clock.moment = NOW + DAY
-    with pytest.raises(KeyExpired):
+    with refused_with("key_expired"):
         world.enter(created.value.reveal())
 
 

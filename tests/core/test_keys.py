@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case
 
-from msk_auth import KeyFormat, KeyValue
+from msk_auth import KeyFormat
 from msk_auth.core.keys import ALPHABET, checksum
-from msk_auth.errors import ConfigurationError, KeyMalformed
+from msk_auth.errors import ConfigurationError, CredentialRefused
+from msk_auth.keys import KeyValue
 
 VECTORS = (
     "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O",
@@ -40,7 +41,7 @@ prefixes = st.from_regex(r"(?!eyj)[a-z][a-z0-9]{1,15}", fullmatch=True)
 def refuses(text: str, key_format: KeyFormat = FORMAT) -> bool:
     try:
         key_format.parse(text)
-    except KeyMalformed as refused:
+    except CredentialRefused as refused:
         # Nothing of what was presented is repeated, and there is nothing yet that could name a key.
         return refused.code == "key_malformed" and refused.key_id is None
     return False

@@ -71,13 +71,6 @@ def test_an_owner_has_the_given_attributes() -> None:
     assert (usual.disabled, usual.since) == (False, None)
 
 
-def test_an_owner_exists_from_its_first_moment_on() -> None:
-    owner = Owner("ann", [], "Ann", since=NOW)
-    moments = (NOW - MICROSECOND, NOW, NOW + MICROSECOND)
-    assert [owner.existed_at(moment) for moment in moments] == [False, True, True]
-    assert Owner("ann", [], "Ann").existed_at(NOW)
-
-
 def test_the_id_of_an_owner_is_a_text() -> None:
     message = r"Owner\.id is of type int.*Owner\(str\(user\.id\), …\)"
     with pytest.raises(ConfigurationError, match=message):

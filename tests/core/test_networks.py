@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import case
 
 from msk_auth.core.networks import contain, parse_address, parse_network
 
@@ -67,18 +68,18 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
-def test_what_is_no_network_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a network") as refused:
-        parse_network(text)
-    assert len(str(refused.value)) < 250
+def test_what_is_no_network_is_refused() -> None:
+    for text in WRONG:
+        with case(text[:50]):
+            with pytest.raises(ValueError, match="is not a network") as refused:
+                parse_network(text)
+            assert len(str(refused.value)) < 250
 
 
-@pytest.mark.parametrize(
-    "text", [*WRONG, "203.0.113.0/24", "203.0.113.7/32"], ids=range(len(WRONG) + 2)
-)
-def test_what_is_no_address_is_none(text: str) -> None:
-    assert parse_address(text) is None
+def test_what_is_no_address_is_none() -> None:
+    for text in (*WRONG, "203.0.113.0/24", "203.0.113.7/32"):
+        with case(text[:50]):
+            assert parse_address(text) is None
 
 
 @pytest.mark.parametrize("network", ["203.0.113.0/24", "::ffff:203.0.113.0/120"])

@@ -11,26 +11,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import case, refused_with
 from tests.core.support import NOW, SECOND, World
 
-from msk_auth import (
-    CreatedKey,
-    CredentialKind,
-    KeyLimits,
-    Owner,
-    Principal,
-    Session,
-)
+from msk_auth import CredentialKind, KeyLimits, Owner, Principal, Session
 from msk_auth.errors import (
     ConfigurationError,
     InputInvalid,
     InteractiveRequired,
     KeyNotFound,
-    OwnerDisabled,
     PermissionDenied,
     StoreUnavailable,
-    TokenExpired,
-    TokenRevoked,
 )
 from msk_auth.events import (
     KeyCreated,
@@ -41,6 +32,7 @@ from msk_auth.events import (
     KeyUpdated,
     RevocationCause,
 )
+from msk_auth.keys import CreatedKey
 
 DAY = timedelta(days=1)
 ACME = "org:acme"
@@ -157,16 +149,18 @@ def test_a_person_reads_the_accounts_keys_and_their_own_apart(team: Team) -> Non
 # G3: only a person acts for another owner.
 
 
-@pytest.mark.parametrize("kind", [CredentialKind.API_KEY, CredentialKind.TOKEN, None])
 @pytest.mark.parametrize("method", METHODS)
-def test_only_a_login_acts_for_another_owner(team: Team, method: str, kind: Any) -> None:
+def test_only_a_login_acts_for_another_owner(team: Team, method: str) -> None:
     created = team.create()
     team.forget()
     args, options = METHODS[method](created.record.id)
-    caller = replace(team.world.login(), kind=kind)
-    with pytest.raises(InteractiveRequired):
-        team.call(method, *args, by=caller, **options)
-    assert (team.asked, team.world.store.calls, team.world.asked_owners) == ([], [], [])
+    kinds: tuple[Any, ...] = (CredentialKind.API_KEY, CredentialKind.TOKEN, None)
+    for kind in kinds:
+        with case(kind):
+            caller = replace(team.world.login(), kind=kind)
+            with pytest.raises(InteractiveRequired):
+                team.call(method, *args, by=caller, **options)
+            assert (team.asked, team.world.store.calls, team.world.asked_owners) == ([], [], [])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -231,16 +225,17 @@ def test_an_application_without_the_rule_has_no_such_operation(world: World, met
     assert world.store.calls == []
 
 
-@pytest.mark.parametrize("answer", [LookupError(), True, READ, {READ: True}, [1]], ids=repr)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_rule_that_fails_permits_nothing(team: Team, method: str, answer: Any) -> None:
+def test_a_rule_that_fails_permits_nothing(team: Team, method: str) -> None:
     created = team.create()
-    team.forget()
-    team.handed["ann"] = answer
     args, options = METHODS[method](created.record.id)
-    with pytest.raises(StoreUnavailable):
-        team.call(method, *args, **options)
-    assert (team.world.store.calls, team.world.events) == ([], [])
+    for answer in (LookupError(), True, READ, {READ: True}, [1]):
+        with case(answer):
+            team.forget()
+            team.handed["ann"] = answer
+            with pytest.raises(StoreUnavailable):
+                team.call(method, *args, **options)
+            assert (team.world.store.calls, team.world.events) == ([], [])
 
 
 GIVING: dict[str, Callable[[str], tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
@@ -257,18 +252,19 @@ GIVING: dict[str, Callable[[str], tuple[str, tuple[Any, ...], dict[str, Any]]]] 
 
 @pytest.mark.parametrize("scopes", [[READ, RUN], []], ids=["a key", "a key without scopes"])
 @pytest.mark.parametrize("handed", [[], ["admin:config"]], ids=["nothing", "what it has not"])
-@pytest.mark.parametrize("what", GIVING)
 def test_a_person_who_may_hand_out_nothing_gives_nothing(
-    team: Team, what: str, handed: list[str], scopes: list[str]
+    team: Team, handed: list[str], scopes: list[str]
 ) -> None:
     created = team.create(scopes=scopes, networks=["192.0.2.0/24"])
     team.forget()
     team.handed["ann"] = handed
-    method, args, options = GIVING[what](created.record.id)
-    with pytest.raises(PermissionDenied) as refused:
-        team.call(method, *args, **options)
-    assert refused.value.required == ()
-    assert (team.written(), team.world.events) == ([], [])
+    for what, giving in GIVING.items():
+        with case(what):
+            method, args, options = giving(created.record.id)
+            with pytest.raises(PermissionDenied) as refused:
+                team.call(method, *args, **options)
+            assert refused.value.required == ()
+            assert (team.written(), team.world.events) == ([], [])
 
 
 @pytest.mark.parametrize("handed", [[], ["admin:config"]], ids=["nothing", "what it has not"])
@@ -311,19 +307,19 @@ def test_changing_networks_takes_the_right_to_hand_out_all_scopes(
 @pytest.mark.parametrize(
     ("meanwhile", "error"),
     [
-        (lambda team: team.handed.update(ann={READ}), PermissionDenied),
-        (lambda team: team.handed.update(ann=()), PermissionDenied),
-        (lambda team: team.handed.pop("ann"), PermissionDenied),
-        (lambda team: team.world.owners.pop("ann"), TokenRevoked),
+        (lambda team: team.handed.update(ann={READ}), "permission_denied"),
+        (lambda team: team.handed.update(ann=()), "permission_denied"),
+        (lambda team: team.handed.pop("ann"), "permission_denied"),
+        (lambda team: team.world.owners.pop("ann"), "token_revoked"),
     ],
 )
 def test_no_networks_change_for_a_person_who_may_not_any_more(
-    team: Team, meanwhile: Callable[[Team], object], error: type[Exception]
+    team: Team, meanwhile: Callable[[Team], object], error: str
 ) -> None:
     created = team.create(scopes=[READ, RUN], networks=["192.0.2.0/24"])
     team.forget()
     team.after_asking = lambda: meanwhile(team)
-    with pytest.raises(error):
+    with refused_with(error):
         team.call("update_key", created.record.id, networks=None)
     assert (team.written(), team.world.events) == ([], [])
 
@@ -348,32 +344,35 @@ def _end_session(world: World) -> None:
     world.sessions["s1"] = Session("s1", "ann", ended_at=NOW)
 
 
-MEANWHILE: dict[str, tuple[Callable[[Team], object], type[Exception]]] = {
+MEANWHILE: dict[str, tuple[Callable[[Team], object], str]] = {
     "the person is disabled": (
         lambda team: team.world.owners.update(
             ann=replace_owner(team.world.owners["ann"], disabled=True)
         ),
-        TokenRevoked,
+        "token_revoked",
     ),
-    "the person is deleted": (lambda team: team.world.owners.pop("ann"), TokenRevoked),
-    "the person logs out": (lambda team: _end_session(team.world), TokenRevoked),
-    "the person leaves the team": (lambda team: team.handed.pop("ann"), PermissionDenied),
+    "the person is deleted": (lambda team: team.world.owners.pop("ann"), "token_revoked"),
+    "the person logs out": (lambda team: _end_session(team.world), "token_revoked"),
+    "the person leaves the team": (lambda team: team.handed.pop("ann"), "permission_denied"),
     "the person loses a permission": (
         lambda team: team.handed.update(ann={READ}),
-        PermissionDenied,
+        "permission_denied",
     ),
     "the account loses a permission": (
         lambda team: team.world.owners.update({ACME: Owner(ACME, {READ}, "Acme")}),
-        PermissionDenied,
+        "permission_denied",
     ),
     "the account is disabled": (
         lambda team: team.world.owners.update(
             {ACME: replace_owner(team.world.owners[ACME], disabled=True)}
         ),
-        InputInvalid,
+        "input_invalid",
     ),
-    "the account is deleted": (lambda team: team.world.owners.pop(ACME), PermissionDenied),
-    "the person may hand out nothing": (lambda team: team.handed.update(ann=()), PermissionDenied),
+    "the account is deleted": (lambda team: team.world.owners.pop(ACME), "permission_denied"),
+    "the person may hand out nothing": (
+        lambda team: team.handed.update(ann=()),
+        "permission_denied",
+    ),
 }
 
 
@@ -393,7 +392,7 @@ def test_no_key_is_made_for_a_person_who_may_not_any_more(
     happen, error = MEANWHILE[what]
     team.meanwhile = lambda: happen(team)
     args, options = METHODS[method](created.record.id)
-    with pytest.raises(error):
+    with refused_with(error):
         team.call(method, *args, by=caller, **options)
     assert (team.written(), team.world.events) == ([], [])
     assert team.world.store.get(created.record.id) == created.record
@@ -413,7 +412,7 @@ def test_a_login_that_has_ended_since_acts_for_no_one(team: Team, method: str) -
     caller = replace(team.world.login(), expires_at=NOW + SECOND)
     team.world.clock.advance(SECOND)
     args, options = METHODS[method](created.record.id)
-    with pytest.raises(TokenExpired):
+    with refused_with("token_expired"):
         team.call(method, *args, by=caller, **options)
     assert (team.asked, team.world.store.calls) == ([], [])
 
@@ -524,7 +523,7 @@ def test_a_key_belongs_to_the_account_that_is_there_when_it_is_made(team: Team) 
     assert world.enter(created.value.reveal()).owner.id == ACME
     # The account's id goes to another account: the key is not theirs.
     world.owners[ACME] = Owner(ACME, {READ}, "Another Acme", since=NOW + DAY)
-    with pytest.raises(OwnerDisabled):
+    with refused_with("owner_disabled"):
         world.enter(created.value.reveal())
 
 

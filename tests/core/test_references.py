@@ -11,21 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.cases import case
+from tests.cases import case, refused_with
 from tests.core.support import NOW, OTHER_SECRET, SECRET
 
-from msk_auth import (
-    CredentialKind,
-    ExternalIdentity,
-    KeyHasher,
-    Owner,
-    PepperRing,
-    Principal,
-    read_bearer,
-)
+from msk_auth import CredentialKind, ExternalIdentity, KeyHasher, Owner, PepperRing, Principal
 from msk_auth.core import references
+from msk_auth.core.authentication import read_bearer
 from msk_auth.core.references import DEFAULT_AGE, MAX_AGE, MAX_LENGTH, Reference
-from msk_auth.errors import ConfigurationError, ReferenceInvalid, RequestMalformed
+from msk_auth.errors import ConfigurationError, RequestMalformed
 
 PEPPERS = PepperRing({"2026": SECRET}, current="2026")
 ROTATED = PepperRing({"2026": SECRET, "2027": OTHER_SECRET}, current="2027")
@@ -72,13 +65,13 @@ def test_a_reference_is_small_and_holds_its_ids_only() -> None:
 
 @given(st.text() | st.from_regex(references._FORM, fullmatch=True))
 def test_any_other_text_is_refused(text: str) -> None:
-    with pytest.raises(ReferenceInvalid):
+    with refused_with("reference_invalid"):
         references.read(PEPPERS, text)
 
 
 @pytest.mark.parametrize("given", [None, b"mskref1:", 7, {"owner": "ann"}, "", "x" * 100_000])
 def test_what_a_queue_may_return_instead_is_refused(given: object) -> None:
-    with pytest.raises(ReferenceInvalid):
+    with refused_with("reference_invalid"):
         references.read(PEPPERS, given)
 
 
@@ -90,19 +83,19 @@ def test_a_reference_with_one_other_character_is_refused(place: int, character: 
     if changed == TEXT:
         assert references.read(PEPPERS, changed).owner_id == "ann"
     else:
-        with pytest.raises(ReferenceInvalid):
+        with refused_with("reference_invalid"):
             references.read(PEPPERS, changed)
 
 
 def test_a_truncated_reference_is_refused() -> None:
     for length in range(len(TEXT)):
-        with case(length), pytest.raises(ReferenceInvalid):
+        with case(length), refused_with("reference_invalid"):
             references.read(PEPPERS, TEXT[:length])
 
 
 @pytest.mark.parametrize("around", ["{} ", " {}", "{}\n", "{}:", "{}0", "{0}{0}", "{0}:{0}"])
 def test_a_reference_with_something_around_it_is_refused(around: str) -> None:
-    with pytest.raises(ReferenceInvalid):
+    with refused_with("reference_invalid"):
         references.read(PEPPERS, around.format(TEXT))
 
 
@@ -115,7 +108,7 @@ def test_a_forged_reference_is_refused() -> None:
     """One client can write into the queue, and knows the ids of another owner and the owner's key."""
     for signature in (TEXT.rpartition(":")[2], "0" * 64):
         for payload in ({"owner": "root"}, {"owner": "ann", "key": "AAAAAAAAAAAA"}):
-            with pytest.raises(ReferenceInvalid):
+            with refused_with("reference_invalid"):
                 references.read(PEPPERS, forged(payload, signature))
 
 
@@ -123,22 +116,22 @@ def test_a_digest_of_a_key_is_no_signature() -> None:
     """The pepper has two uses. What one of them made is nothing to the other."""
     signed = TEXT.rpartition(":")[0]
     digest = KeyHasher(PEPPERS).digest(signed).rpartition(":")[2]
-    with pytest.raises(ReferenceInvalid):
+    with refused_with("reference_invalid"):
         references.read(PEPPERS, f"{signed}:{digest}")
 
 
 def test_a_reference_of_another_application_is_refused() -> None:
-    with pytest.raises(ReferenceInvalid):
+    with refused_with("reference_invalid"):
         references.read(OTHER_APPLICATION, TEXT)
 
 
 def test_a_reference_works_until_its_pepper_is_retired() -> None:
     assert references.read(ROTATED, TEXT) == references.read(PEPPERS, TEXT)
     assert references.sign(ROTATED, reference_to(BY_LOGIN)).startswith("mskref1:2027:")
-    with pytest.raises(ReferenceInvalid):
+    with refused_with("reference_invalid"):
         references.read(PepperRing({"2027": OTHER_SECRET}, current="2027"), TEXT)
     # A pepper that takes the id of another one is another pepper.
-    with pytest.raises(ReferenceInvalid):
+    with refused_with("reference_invalid"):
         references.read(OTHER_APPLICATION, TEXT)
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.cases import refused_with
 from tests.core.support import MICROSECOND, NOW, SECOND, World, token
 
 from msk_auth import (
@@ -20,15 +21,7 @@ from msk_auth import (
 from msk_auth._sync.verification import Verifier
 from msk_auth.core import authentication
 from msk_auth.core.immutability import NotShareable
-from msk_auth.errors import (
-    CredentialRefused,
-    KeyExpired,
-    KeyRevoked,
-    KeyUnknown,
-    OwnerDisabled,
-    TokenExpired,
-    TokenRevoked,
-)
+from msk_auth.errors import CredentialRefused
 
 HOUR = timedelta(hours=1)
 IDENTITY = ExternalIdentity("https://login.example", "00u1", {})
@@ -138,20 +131,21 @@ def disable(world: World, key_id: str) -> None:
 @pytest.mark.parametrize(
     ("end", "error"),
     [
-        (revoke, KeyRevoked),
-        (expire, KeyExpired),
-        (remove, KeyUnknown),
-        (hand_over, KeyUnknown),
-        (disable, OwnerDisabled),
+        (revoke, "key_revoked"),
+        (expire, "key_expired"),
+        (remove, "key_unknown"),
+        (hand_over, "key_unknown"),
+        (disable, "owner_disabled"),
     ],
 )
 def test_a_key_that_has_ended_is_refused_when_it_is_verified_again(
-    world: World, end: Any, error: type[CredentialRefused]
+    world: World, end: Any, error: str
 ) -> None:
     principal = world.key_principal(lifetime=HOUR)
     end(world, principal.key_id)
-    with pytest.raises(error) as refused:
+    with pytest.raises(CredentialRefused) as refused:
         again(world, principal)
+    assert refused.value.code == error
     assert refused.value.key_id == principal.key_id
 
 
@@ -170,7 +164,7 @@ def test_a_login_that_is_verified_again_has_its_owner_and_permissions_now(world:
 def test_a_login_ends_with_its_token(world: World) -> None:
     principal = world.enter(token())
     world.clock.advance(HOUR)
-    with pytest.raises(TokenExpired):
+    with refused_with("token_expired"):
         again(world, principal)
 
 
@@ -188,7 +182,7 @@ def test_a_login_ends_with_its_session(world: World, session: Session | None) ->
     world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + MICROSECOND)
     assert again(world, principal) == principal
     world.sessions["s1"] = session
-    with pytest.raises(TokenRevoked):
+    with refused_with("token_revoked"):
         again(world, principal)
 
 
@@ -222,12 +216,12 @@ def test_an_external_identity_is_looked_for_as_such(world: World) -> None:
     principal = external(world)
     assert again(world, principal) == principal
     del world.owners["ext"]
-    with pytest.raises(TokenRevoked):
+    with refused_with("token_revoked"):
         again(world, principal)
 
 
 def test_an_external_identity_that_has_another_owner_now_is_refused(world: World) -> None:
     principal = external(world)
     world.owners["ext"] = Owner("usr_2", frozenset({"tasks:read"}), "Bob")
-    with pytest.raises(TokenRevoked):
+    with refused_with("token_revoked"):
         again(world, principal)

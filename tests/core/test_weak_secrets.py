@@ -17,8 +17,7 @@ from tests.core.support import signing_key
 from tests.tokens.test_signing import certificate
 
 from msk_auth import PepperRing, SigningKey
-from msk_auth.core import weak_secrets
-from msk_auth.core.published_secrets import PUBLISHED
+from msk_auth.core.weak_secrets import PUBLISHED
 from msk_auth.errors import ConfigurationError
 
 
@@ -34,8 +33,6 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "base64": base64.b64encode,
     "base64 in lines": base64.encodebytes,
     "base64url": lambda raw: base64.urlsafe_b64encode(raw).rstrip(b"="),
-    "base64 of base64": lambda raw: base64.b64encode(base64.b64encode(raw)),
-    "hex of base64": lambda raw: base64.b64encode(raw).hex().encode(),
     "hex in lines": lambda raw: in_lines(raw.hex().encode()),
     "in quotes": lambda raw: b'"' + base64.b64encode(raw) + b'"\n',
 }
@@ -132,8 +129,6 @@ CURVES = {
     "P-521": ec.SECP521R1(),
     "secp256k1": ec.SECP256K1(),
 }
-# A point of P-521 is longer than a secret.
-POINTS = ["P-256", "P-384", "secp256k1"]
 RSA = rsa.generate_private_key(65537, 2048)
 PRIVATE = {
     "RSA": RSA,
@@ -170,21 +165,6 @@ KEYS: dict[str, bytes] = {
     "JWK, minimal": b'{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}',
     "JWK set": json.dumps({"keys": [signing_key("RS256").jwk()]}).encode(),
     "another kind, public": SPKI_OF_ED25519.replace(OID_OF_ED25519, OID_OF_NO_KEY),
-    **{
-        f"{name}, point": PRIVATE[name]
-        .public_key()
-        .public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-        for name in POINTS
-    },
-}
-KEYS |= {
-    f"{name}, {form}": begin + KEYS[f"{name}, point"][1:]
-    for name in POINTS
-    for form, begin in {
-        "coordinates": b"",
-        "hybrid, even": b"\x06",
-        "hybrid, odd": b"\x07",
-    }.items()
 }
 
 
@@ -276,8 +256,3 @@ def test_three_quarters_of_a_secret_are_new(new: int, accepted: bool) -> None:
         assert SigningKey("k", "HS256", secret).can_sign
     else:
         assert weakness(secret).startswith("has a pattern")
-
-
-def test_base64_without_padding_is_decoded_to_its_last_character() -> None:
-    assert list(weak_secrets._decoded(b"QUFX")) == [b"AAW"]
-    assert list(weak_secrets._decoded(b"QUE")) == [b"AA"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import shlex
@@ -89,12 +88,6 @@ def test_what_is_to_be_made_can_be_made(page: str, arguments: list[str]) -> None
     assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE)
 
 
-def test_there_are_calls_to_check() -> None:
-    assert {call[0] for _, call in LIBRARY} >= {"rules", "routes"}
-    assert {call[0] for _, call in SERVICE} >= {"doctor", "users"}
-    assert MAKE
-
-
 def test_every_setting_that_a_page_names_exists() -> None:
     for page in PAGES:
         with case(page):
@@ -113,48 +106,6 @@ def test_the_shell_can_read_every_line(page: Path) -> None:
 
 
 # The tutorial that deploys the service.
-
-
-def test_the_unit_fits_the_page() -> None:
-    page = DOCS / "tutorials" / "deploy.md"
-    text = page.read_text("utf-8")
-    unit = configparser.RawConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(ROOT / "examples" / "task_service" / "deploy" / "task-service.service")
-    service = unit["Service"]
-    command = shlex.split(service["ExecStart"])
-    assert command[0] == "/opt/task-service/current/.venv/bin/task-service"
-    assert found(command[1:])[1] == []
-    assert service["EnvironmentFile"].removeprefix("-") == "/etc/task-service.env"
-    assert f"/var/lib/{service['StateDirectory']}" == "/var/lib/task-service"
-    for written in (
-        "deploy/task-service.service /etc/systemd/system/",
-        "ln -sfn versions/0.1.0 /opt/task-service/current\n",
-        f"useradd --system --home-dir /var/lib/{service['User']}",
-        "`/etc/task-service.env`",
-    ):
-        assert written in text
-
-    (environment,) = (block.text for block in blocks(page) if block.language == "ini")
-    settings = dict(line.split("=", 1) for line in environment.splitlines())
-    read = Settings(
-        **{name.removeprefix(PREFIX).lower(): value for name, value in settings.items()}
-    )
-    assert read.base_url == "https://tasks.example.org"
-    assert read.database_url.endswith("/var/lib/task-service/task-service.sqlite3")
-
-
-def test_what_is_installed_is_there_and_builds_nothing() -> None:
-    script = (ROOT / "examples" / "task_service" / "deploy" / "install").read_text()
-    for page in ("tutorials/deploy.md", "how-to/upgrade.md"):
-        assert "/examples/task_service/deploy/install\n" in (DOCS / page).read_text("utf-8")
-    run, build = re.findall(r"-r (requirements/\w+\.txt)", script)
-    for path in (run, build, "pyproject.toml", "examples/task_service/pyproject.toml"):
-        assert (ROOT / path).is_file()
-    # Without isolation the builder comes from the pinned requirements, and from those of no process that runs.
-    assert "wheel --no-deps --no-build-isolation" in script
-    for path, builds in ((run, False), (build, True)):
-        assert bool(re.search(r"^hatchling==", (ROOT / path).read_text(), re.MULTILINE)) is builds
 
 
 def test_the_script_for_commands_hands_settings_over_in_the_environment_alone(
@@ -193,9 +144,3 @@ def test_the_script_for_commands_hands_settings_over_in_the_environment_alone(
         f"{url} 8001",
         "the password",
     ]
-
-
-def test_no_line_puts_settings_on_a_command_line() -> None:
-    for page in PAGES:
-        with case(page):
-            assert [line for line in lines(page) if "env $(" in line] == []

@@ -12,27 +12,12 @@ from tests.prefork import Prefork
 
 pytestmark = pytest.mark.slow
 
-# From the application to the lines that the library may take, and the files that change.
+# From the application to the lines that the library may take.
 APPLICATIONS = {
-    "fastapi_async": (
-        50,
-        [
-            "helpdesk/keys.py",
-            "helpdesk/main.py",
-            "helpdesk/tickets/router.py",
-            "helpdesk/tickets/service.py",
-            "migrations/env.py",
-        ],
-    ),
-    "fastapi_sqlmodel": (
-        45,
-        ["inventory/keys.py", "inventory/main.py", "inventory/routes.py", "migrations/env.py"],
-    ),
-    "flask_login": (35, ["shop/__init__.py", "shop/api.py", "shop/keys.py"]),
-    "litestar_alchemy": (
-        30,
-        ["club/app.py", "club/controllers.py", "club/keys.py"],
-    ),
+    "fastapi_async": 50,
+    "fastapi_sqlmodel": 45,
+    "flask_login": 35,
+    "litestar_alchemy": 30,
 }
 
 
@@ -57,7 +42,14 @@ def loaded() -> Iterator[Prefork]:
 
 
 # The tests of keys check the migrations as well.
-@pytest.mark.parametrize("folders", [["before", "tests"], ["after", "tests", "tests_of_keys"]])
+@pytest.mark.parametrize(
+    "folders",
+    [
+        pytest.param(["before", "tests"], marks=pytest.mark.faults),
+        ["after", "tests", "tests_of_keys"],
+    ],
+    ids=["before", "after"],
+)
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_its_own_tests_pass(name: str, folders: list[str], loaded: Prefork, tmp_path: Path) -> None:
     folder = existing.EXAMPLES / name
@@ -75,20 +67,4 @@ def test_its_own_tests_pass(name: str, folders: list[str], loaded: Prefork, tmp_
 
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_the_library_takes_no_more_lines_than_it_may(name: str) -> None:
-    limit, _ = APPLICATIONS[name]
-    assert 0 < existing.added(name) <= limit
-
-
-@pytest.mark.parametrize("name", APPLICATIONS)
-def test_the_page_shows_every_file_that_changes(name: str) -> None:
-    _, files = APPLICATIONS[name]
-    shown = existing.render(name)
-    assert list(existing.diffs(name)) == files
-    assert all(f"+++ b/{path}" in shown for path in files)
-
-
-@pytest.mark.parametrize("name", APPLICATIONS)
-def test_each_application_has_a_guide(name: str) -> None:
-    marker = f"existing-{name.replace('_', '-')}"
-    page = existing.EXAMPLES.parents[1] / "docs" / "how-to" / f"{marker}.md"
-    assert f"<!-- generated: {marker} -->" in page.read_text("utf-8")
+    assert 0 < existing.added(name) <= APPLICATIONS[name]

@@ -20,21 +20,12 @@ from litestar.testing import TestClient as LitestarClient
 from starlette.testclient import TestClient
 
 from msk_auth.errors import ConfigurationError
-from msk_auth.testing import Access, RouteAuditFailed, audit_routes, key_headers
+from msk_auth.testing import Access, audit_routes, key_headers
 
 from .tutorial import blocks
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 FRAMEWORKS = ["fastapi", "flask", "litestar", "starlette"]
-HEADINGS = [
-    "New application",
-    "Existing application",
-    "Application factory",
-    "Tests",
-    "Websockets and streams",
-    "OpenAPI",
-    "Mistakes",
-]
 
 
 def text_of(framework: str) -> str:
@@ -77,18 +68,6 @@ def python(framework: str, count: int | None = None) -> str:
     """The first blocks of a page; all of them if there is no count."""
     found = (b.text for b in blocks(HOW_TO / f"{framework}.md") if b.language == "python")
     return "\n\n".join(islice(found, count))
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_pages_have_the_same_headings(framework: str) -> None:
-    assert re.findall(r"^## (.+)$", text_of(framework), re.MULTILINE) == HEADINGS
-
-
-def test_the_pages_answer_the_same_questions() -> None:
-    for heading, shared in (("New application", 7), ("Existing application", 5)):
-        asked = [list(rows(section(framework, heading))) for framework in FRAMEWORKS]
-        assert len(set(asked[0]).intersection(*asked)) == shared, heading
-        assert all(len(each) <= shared + 1 for each in asked)
 
 
 # The applications.
@@ -477,7 +456,7 @@ def test_a_mistake_has_the_effect_that_the_page_says(
             with pytest.raises(ConfigurationError):
                 module.auth.check(wrong)
         case "open":
-            with pytest.raises(RouteAuditFailed):
+            with pytest.raises(AssertionError, match="the route audit found"):
                 audit_routes(wrong)
         case "public":
             assert audit_routes(wrong).routes[0].access is Access.PUBLIC

@@ -1,47 +1,23 @@
-"""The table of the guide is that of the presets: which token each takes, and on what evidence it is a person's."""
+"""The guide to identity providers names every row of the table of issuers, with the kinds of its tokens."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 
 from tests.tokens.shapes import SHAPES
 
-from msk_auth.tokens import issuers
-from msk_auth.tokens.issuers import ExternalIssuer
+from msk_auth.tokens.issuers import Provider
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "identity-provider.md"
 
 
-def call_of(issuer: ExternalIssuer) -> str:
-    """How the guide writes the preset: its positional arguments, and those without a default."""
-    arguments: list[str] = []
-    for name, parameter in inspect.signature(type(issuer)).parameters.items():
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-            arguments.append(name)
-        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
-            arguments.append(f"{name}=…")
-    if issuer.preset.token == "id" and "token" in inspect.signature(type(issuer)).parameters:
-        arguments.append('token="id"')
-    return f"`{type(issuer).__name__}({', '.join(arguments)})`"
-
-
-def test_the_table_of_the_guide_is_that_of_the_presets() -> None:
-    page = GUIDE.read_text("utf-8")
-    table = page.partition("| provider | preset |")[2].partition("\n\n")[0]
-    rows = {tuple(map(str.strip, line.split(" | ")[1:])) for line in table.splitlines()[2:]}
-    presets = [shape.issuer for shape in SHAPES.values()]
-    assert {type(each).__name__ for each in presets} == {
-        name
-        for name, kind in vars(issuers).items()
-        if isinstance(kind, type)
-        and issubclass(kind, ExternalIssuer)
-        and kind is not ExternalIssuer
-    }
-    assert rows == {
-        (call_of(each), each.preset.token, f"{each.preset.evidence} |") for each in presets
-    }
+def test_the_table_of_the_guide_has_each_provider_and_kind_of_token() -> None:
+    table = GUIDE.read_text("utf-8").partition("| provider | arguments")[2].partition("\n\n")[0]
+    rows = set(re.findall(r"^\| [^|]+ \| `Provider\.(\w+)[^|]*\| (\w+) \|", table, re.MULTILINE))
+    issuers = [shape.issuer for shape in SHAPES.values()]
+    assert rows == {(each.provider.name, each.rules.kind) for each in issuers}
+    assert rows == {(each.name, rules.kind) for each in Provider for rules in each.value.tokens}
 
 
 def test_the_guide_shows_every_other_provider_that_is_tested() -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from tests.contract.adapter import MAX_AGE, World, admin_keys, make_world
+from tests.contract.adapter import MAX_AGE, World, make_world
 from tests.integrations.adapters import ADAPTERS, send
 
 from msk_auth import AdminKeys, AsyncAdminKeys
@@ -120,18 +120,3 @@ def test_paths_that_do_not_work(name: str, path: str) -> None:
     argument = {"flask": "url_prefix", "litestar": "path"}.get(name, "prefix")
     with pytest.raises(ConfigurationError, match="such as '/api/admin/keys'"):
         auth.admin_key_routes(keys(used, PERMISSION), **{argument: path})
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_what_cannot_wait_as_the_framework_does_is_refused(name: str) -> None:
-    world = make_world()
-    auth, used, keys = adapter(name, world)
-    wrong: list[Any] = [None, used, keys]
-    if name == "flask":
-        wrong.append(admin_keys(world.authenticator))
-    else:
-        # What blocks runs in threads.
-        auth.admin_key_routes(admin_keys(world.blocking))
-    for each in wrong:
-        with pytest.raises(ConfigurationError, match=f"needs {keys.__name__}"):
-            auth.admin_key_routes(each)

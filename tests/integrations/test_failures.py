@@ -8,14 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.cases import case
+from tests.cases import case, refused_with
 from tests.contract.adapter import Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
 
 from msk_auth import KeyLimits, Policy, Principal
-from msk_auth.errors import KeyRevoked
-from msk_auth.flows import run_awaiting
-from msk_auth.http import admission
+from msk_auth.http._async import admission
 from msk_auth.http.admission import known_principal
 
 pytestmark = pytest.mark.anyio
@@ -193,15 +191,14 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
 
 async def admit(memory: dict[str, Any], world: World, credential: str) -> Principal[Any]:
     authorization = tuple(value for _, value in world.bearer(credential))
-    flow = admission.admit(memory, world.authenticator, authorization, Policy(), address=None)
-    return await run_awaiting(flow, world.authenticator)
+    return await admission.admit(memory, world.authenticator, authorization, Policy(), address=None)
 
 
 async def test_a_problem_keeps_no_frame_that_holds_the_credential() -> None:
     world = make_world()
     memory: dict[str, Any] = {}
     for _ in range(2):
-        with pytest.raises(KeyRevoked) as refused:
+        with refused_with("key_revoked") as refused:
             await admit(memory, world, "key_revoked")
         frames = {frame.name for frame in traceback.extract_tb(refused.tb)}
         assert "authenticate" not in frames

@@ -25,8 +25,7 @@ from tests.integrations.adapters import send
 from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
 
-from msk_auth import ActivitySettings, Policy, Principal, require_interactive
-from msk_auth.authenticator.activity import ActivityLog
+from msk_auth import Policy, Principal, require_interactive
 from msk_auth.errors import ConfigurationError, Problem, TooManyAttempts
 from msk_auth.http.openapi import complete_document
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
@@ -536,22 +535,3 @@ def _references(value: Any) -> list[str]:
     if isinstance(value, list):
         return [found for item in value for found in _references(item)]
     return []
-
-
-# What keys did.
-
-
-async def test_the_route_of_a_request_has_the_prefix_under_which_its_router_is_included(
-    app: FastAPI, auth: FastAPIAuth[User], world: World
-) -> None:
-    log = world.authenticator.activity = ActivityLog(ActivitySettings())
-    router = APIRouter(prefix="/tasks")
-
-    @router.get("/{task_id}", dependencies=[auth.require("tasks:read")])
-    def task(task_id: str) -> str:
-        return task_id
-
-    app.include_router(router, prefix="/api")
-    assert (await send(app, "GET", b"/api/tasks/7", world.bearer("key"))).status == 200
-    (count,) = log._counts.values()
-    assert count.route == "GET /api/tasks/{task_id}"

@@ -12,7 +12,7 @@ from tests.integrations.adapters import send
 
 from msk_auth import Policy, require, require_interactive, require_key
 from msk_auth.errors import ConfigurationError
-from msk_auth.http.key_routes import KEY_ROUTES
+from msk_auth.http._async.routes import KEY_ROUTES
 from msk_auth.http.openapi import complete_document, operations, scheme_name
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 

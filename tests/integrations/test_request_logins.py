@@ -13,8 +13,8 @@ from tests.contract.adapter import MAX_AGE, START, World, describe, make_world
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
 
 from msk_auth import Login
-from msk_auth.errors import ConfigurationError, TokenExpired
-from msk_auth.http.request_logins import LoginSources
+from msk_auth.errors import ConfigurationError, CredentialRefused
+from msk_auth.http.admission import LoginSources
 from msk_auth.integrations import is_same_origin
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ class Sessions:
             "gone": Login("nobody"),
             "machine": Login("root", interactive=False),
             "root": Login("root"),
-            "expired": TokenExpired(),
+            "expired": CredentialRefused("token_expired"),
             "error": RuntimeError("secret"),
             "wrong": {"owner_id": "alice"},
         }

@@ -48,9 +48,10 @@ COMMANDS = {
     "werkzeug": "flask --app {app} run --no-reload --host {host} --port {port}",
 }
 ASGI = ["fastapi", "starlette", "litestar"]
+# Each adapter under one server, and each other server with one adapter: what a server does is the same for all of them.
 ALL_DEPLOYMENTS = [
-    *(("uvicorn with h11", adapter) for adapter in ASGI),
-    *(("uvicorn with httptools", adapter) for adapter in ASGI),
+    ("uvicorn with h11", "fastapi"),
+    ("uvicorn with httptools", "starlette"),
     *(("granian", adapter) for adapter in [*ASGI, "flask"]),
     ("gunicorn", "flask"),
     ("werkzeug", "flask"),

@@ -1,7 +1,7 @@
 """The way from the `Authorization` header to the `Principal`: at most ten functions of the library, in one direction.
 
 It begins with the function that the framework calls to have a request verified, a guard or a middleware. A function is on the
-way if it is on the stack when the principal is made, or if it returned the coroutine or the flow of one that is. Each counts
+way if it is on the stack when the principal is made, or if it returned the coroutine of one that is. Each counts
 once, however often it is entered, and a lambda counts as the function that contains it. A function that returns before the
 principal is made (a look-up, a digest, the parser of a key) is not on the way: its name says what a reader has to know.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import CodeType, CoroutineType, FrameType, GeneratorType
+from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
 import pytest
@@ -38,7 +38,7 @@ MADE: CodeType = vars(Principal)["__init__"].__code__
 
 # From the headers to the principal; it is the same for every adapter.
 AWAITED = [
-    "run_awaiting",
+    "AsgiAuth._verify",
     "admit",
     "AsyncAuthenticator.authenticate",
     "AsyncAuthenticator._verify",
@@ -46,23 +46,17 @@ AWAITED = [
     "AsyncVerifier._act_by_key",
 ]
 WAYS = {
-    "fastapi": ["Guard.__call__", "AsgiAuth.admit", "AsgiAuth._verify", *AWAITED],
-    "starlette": [
-        "StarletteAuth._guard.<locals>.decorate.<locals>.guarded",
-        "AsgiAuth.admit",
-        "AsgiAuth._verify",
-        *AWAITED,
-    ],
+    "fastapi": ["Guard.__call__", "AsgiAuth.admit", *AWAITED],
+    "starlette": ["StarletteAuth._guard.<locals>.decorate.<locals>.guarded", *AWAITED],
     "litestar": [
         "LitestarAuth._middleware.<locals>.admit_and_continue",
         "LitestarAuth._admitted",
-        "AsgiAuth._verify",
+        "LitestarAuth._verify",
         *AWAITED,
     ],
     "flask": [
         "FlaskAuth._admitting.<locals>.admit_request",
         "FlaskAuth._verify",
-        "run_blocking",
         "admit",
         "Authenticator.authenticate",
         "Authenticator._verify",
@@ -81,7 +75,7 @@ class Way:
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        # From the code of a coroutine or a generator to that of the function that returned it.
+        # From the code of a coroutine to that of the function that returned it.
         self._returned_by: dict[CodeType, CodeType] = {}
 
     def __call__(self, frame: FrameType, event: str, result: object) -> None:
@@ -90,8 +84,6 @@ class Way:
             self.found = list(dict.fromkeys(reversed(list(self._leading_to(frame)))))
         elif event == "return" and isinstance(result, CoroutineType):
             self._returned_by.setdefault(result.cr_code, code)
-        elif event == "return" and isinstance(result, GeneratorType):
-            self._returned_by.setdefault(result.gi_code, code)
 
     def _leading_to(self, made: FrameType) -> Iterator[str]:
         frame = made.f_back

@@ -12,12 +12,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import refused_with
 from tests.forked import in_child
 from tests.leaks.support import Reporter, World, match, other_kinds, report
 
 from msk_auth import AsyncAuthenticator, Authenticator, KeyFormat
 from msk_auth.clock import SystemClock
-from msk_auth.errors import SignatureInvalid, SigningKeysUnavailable, StoreUnavailable
+from msk_auth.errors import Forbidden, StoreUnavailable
 from msk_auth.events import KeyLeaked, LeakLocation
 from msk_auth.leaks import (
     FETCH_PAUSE,
@@ -25,8 +26,10 @@ from msk_auth.leaks import (
     AsyncGitHubLeakReceiver,
     GitHubLeakReceiver,
     LeakLabel,
+    PublishedKeys,
+    SignatureHeaders,
+    read_keys,
 )
-from msk_auth.leaks._keys import PublishedKeys, SignatureHeaders, read_keys
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -122,12 +125,12 @@ def test_a_report_that_is_not_signed_is_refused(
 ) -> None:
     """ASVS 5.0, 4.1.5: a message is checked by its signature, and nothing is done before."""
     key_id, key = world.create()
-    with pytest.raises(SignatureInvalid) as refused:
+    with refused_with("signature_invalid") as refused:
         world.receive(BODY, identifier, signature)
     assert (refused.value.status, refused.value.code) == (403, "signature_invalid")
     assert refused.value.challenge() is None
     body = report(match(key))
-    with pytest.raises(SignatureInvalid):
+    with refused_with("signature_invalid"):
         world.receive(body, identifier, signature)
     assert world.store.find(key_id).revoked_at is None  # type: ignore[union-attr]
     assert world.events == []
@@ -137,7 +140,7 @@ def test_a_report_that_is_not_signed_is_refused(
 def test_headers_are_read_or_refused(identifier: str, signature: str) -> None:
     try:
         presented = SignatureHeaders.read(identifier, signature)
-    except SignatureInvalid:
+    except Forbidden:
         return
     assert presented.identifier == identifier
     assert base64.b64encode(presented.signature).decode() == signature
@@ -195,7 +198,7 @@ def test_a_key_that_is_taken_back_ends_within_a_day(world: World) -> None:
     world.fetches = [GITHUB.document(), Reporter("k9").document()]
     send(world, BODY)
     world.clock.advance(timedelta(seconds=KEYS_MAX_AGE))
-    with pytest.raises(SignatureInvalid):
+    with refused_with("signature_invalid"):
         send(world, BODY)
     assert world.fetched == 2
 
@@ -203,13 +206,13 @@ def test_a_key_that_is_taken_back_ends_within_a_day(world: World) -> None:
 def test_an_unknown_name_fetches_once_in_a_while(world: World) -> None:
     """A client that invents key ids must not cause many requests to GitHub."""
     for number in range(50):
-        with pytest.raises(SignatureInvalid):
+        with refused_with("signature_invalid"):
             world.receive(BODY, f"made-up-{number}", GOOD)
     assert world.fetched == 1
     # And takes nothing from those whose key is known.
     assert len(send(world, BODY)) == 1
     world.clock.advance(timedelta(seconds=FETCH_PAUSE))
-    with pytest.raises(SignatureInvalid):
+    with refused_with("signature_invalid"):
         world.receive(BODY, "made-up", GOOD)
     assert world.fetched == 2
 
@@ -228,11 +231,11 @@ def test_without_keys_nothing_is_accepted_and_nothing_refused(
     world: World, failure: bytes | Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.fetches = [failure, GITHUB.document()]
-    with pytest.raises(SigningKeysUnavailable) as refused:
+    with refused_with("signing_keys_unavailable") as refused:
         send(world, BODY)
     assert (refused.value.status, refused.value.retry_after) == (503, 120)
     world.clock.advance(10 * SECOND)
-    with pytest.raises(SigningKeysUnavailable) as again:
+    with refused_with("signing_keys_unavailable") as again:
         send(world, BODY)
     assert again.value.retry_after == 110
     assert world.fetched == 1
@@ -245,7 +248,7 @@ def test_old_keys_are_not_used_when_new_ones_cannot_be_fetched(world: World) -> 
     world.fetches = [GITHUB.document(), ConnectionError("gone")]
     send(world, BODY)
     world.clock.advance(timedelta(seconds=KEYS_MAX_AGE))
-    with pytest.raises(SigningKeysUnavailable):
+    with refused_with("signing_keys_unavailable"):
         send(world, BODY)
 
 

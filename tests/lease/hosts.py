@@ -201,7 +201,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 def _wait_for(url: URL, server: subprocess.Popen[bytes], log: Path) -> None:
     address = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             psycopg.connect(address).close()

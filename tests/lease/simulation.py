@@ -22,9 +22,9 @@ from msk_auth import (
     Owner,
     local_principal,
 )
-from msk_auth._async import register as register_module
+from msk_auth._async import leases as leasing
 from msk_auth.errors import Problem
-from msk_auth.leases.single_flight import Flight
+from msk_auth.leases import Flight
 from msk_auth.stores import RecordedLease
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -120,7 +120,7 @@ class World:
         self.revoked = False
         for process in self.processes:
             if self._has_missed_a_lease(process):
-                process.promises_from = lost_at + register_module.LOOK_SECONDS + LONGEST_SECONDS
+                process.promises_from = lost_at + leasing.LOOK_SECONDS + LONGEST_SECONDS
         # What a process writes from now on is there without a break from now on.
         self.recorded = {holder: (self.time, at) for holder, (_, at) in self.recorded.items()}
 
@@ -129,13 +129,13 @@ class World:
         return any(
             process.seen.get(holder, -inf) < since
             for holder, (since, at) in self.recorded.items()
-            if self.time - at <= 1.01 * (register_module.RECORD_SECONDS + LONGEST_SECONDS)
+            if self.time - at <= 1.01 * (leasing.RECORD_SECONDS + LONGEST_SECONDS)
         )
 
     def note_recorded(self, holder: str) -> None:
         """A holder has written its mark."""
         since, at = self.recorded.get(holder, (-inf, -inf))
-        if self.time - at > register_module.RECORD_SECONDS:
+        if self.time - at > leasing.RECORD_SECONDS:
             since = self.time
         self.recorded[holder] = since, self.time
 

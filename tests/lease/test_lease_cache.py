@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from msk_auth import Owner, Principal, local_principal
-from msk_auth.leases import cache as module
-from msk_auth.leases.cache import LeaseCache
+from msk_auth import leases as module
+from msk_auth.leases import LeaseCache
 from msk_auth.testing import FrozenClock
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

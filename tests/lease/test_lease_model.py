@@ -23,13 +23,12 @@ from hypothesis.stateful import (
 from tests.lease.simulation import RATES, Process, SimStore, World
 
 from msk_auth import AsyncAuthenticator, Principal
-from msk_auth._async import authenticator, register
+from msk_auth import authenticator as base
+from msk_auth._async import authenticator
 from msk_auth._async import leases as leasing
-from msk_auth._async.leases import Attempt, Leases
-from msk_auth._async.register import LeaseRegisterView
-from msk_auth.authenticator import base
+from msk_auth._async.leases import Attempt, LeaseRegisterView, Leases
 from msk_auth.core.authentication import Authenticated
-from msk_auth.leases.cache import LeaseCache
+from msk_auth.leases import LeaseCache
 from msk_auth.stores import RecordedLease
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
@@ -43,9 +42,9 @@ AWAY = (0.001, 0.5)
 @pytest.fixture(autouse=True)
 def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record lasts for little longer than a lease, so that a search of few steps comes to its end."""
-    monkeypatch.setattr(register, "RECORD_SECONDS", 1.0)
-    monkeypatch.setattr(register, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(register, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(leasing, "RECORD_SECONDS", 1.0)
+    monkeypatch.setattr(leasing, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(leasing, "_RETRY_SECONDS", 0.05)
     # Thousands of lost connections are reported.
     monkeypatch.setattr(logging.getLogger("msk_auth"), "disabled", True)
 
@@ -146,7 +145,7 @@ def test_no_interleaving_accepts_a_revoked_credential() -> None:
     run_state_machine_as_test(Deployment, settings=SEARCH)
 
 
-# The mutants: each breaks one rule of `msk_auth.leases.cache` or `msk_auth.batching`, and the same search must find out.
+# The mutants: each breaks one rule of `msk_auth.leases` or `msk_auth.batching`, and the same search must find out.
 
 
 class StartsTheLeaseAfterTheReads(Leases[str]):
@@ -236,7 +235,7 @@ class NeverReadsTheRegisterAgain(LeaseRegisterView):
     """Breaks rule 5: what it recorded within the last minute may have been lost."""
 
     def allows_leases(self, at: float) -> bool:
-        return at - self._confirmation.recorded_at <= register.RECORD_SECONDS
+        return at - self._confirmation.recorded_at <= leasing.RECORD_SECONDS
 
 
 class KnowsOnlyWhatItReads(LeaseRegisterView):
@@ -588,7 +587,7 @@ def test_a_process_is_not_removed_before_its_last_lease_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert revoke_during_a_lease(0.45) == []
-    monkeypatch.setattr(register, "_seconds_until_unused", lambda _: 0.4)
+    monkeypatch.setattr(leasing, "_seconds_until_unused", lambda _: 0.4)
     assert revoke_during_a_lease(0.45) != []
 
 

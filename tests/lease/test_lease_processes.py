@@ -17,7 +17,7 @@ from tests.databases import postgres_database
 
 from msk_auth import ApiKey, KeyFormat, KeyHasher
 from msk_auth.stores.sqlalchemy import api_key_table, prepare_sqlite
-from msk_auth.stores.sqlalchemy._rows import to_row
+from msk_auth.stores.sqlalchemy._table import to_row
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4

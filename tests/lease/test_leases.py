@@ -13,16 +13,21 @@ import pytest
 from tests.core.support import World as CoreWorld
 
 from msk_auth import KeyFormat, Owner, Principal, local_principal
-from msk_auth._async.leases import Leases
-from msk_auth._async.register import LeaseRegisterView
-from msk_auth._sync.register import LeaseRegisterView as SyncRegisterView
+from msk_auth import leases as module
+from msk_auth._async.leases import LeaseRegisterView, Leases
+from msk_auth._sync import leases as sync_leases
+from msk_auth._sync.leases import LeaseRegisterView as SyncRegisterView
 from msk_auth.core.authentication import Authenticated
 from msk_auth.core.store import RecordedLease
 from msk_auth.errors import ConfigurationError
-from msk_auth.leases import cache as module
-from msk_auth.leases import single_flight
-from msk_auth.leases.cache import DRIFT, MAX_LEASE, LeaseCache, seconds_to_wait, usual_header
-from msk_auth.leases.single_flight import SingleFlight
+from msk_auth.leases import (
+    DRIFT,
+    MAX_LEASE,
+    LeaseCache,
+    SingleFlight,
+    seconds_to_wait,
+    usual_header,
+)
 from msk_auth.testing import FrozenClock
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -254,11 +259,6 @@ def test_only_what_may_have_several_spellings_is_bounded(
     assert kept == [ANN, None, ANN]
 
 
-def test_without_a_cache_each_request_is_verified_by_the_store() -> None:
-    world = World(None)
-    assert world.verify() == world.verify() == ["verify"]
-
-
 def test_a_cache_needs_a_register() -> None:
     with pytest.raises(ConfigurationError, match=r"recorded_leases\(\)"):
         World(has_register=False)
@@ -338,7 +338,7 @@ def test_the_register_is_confirmed_by_one_request_at_a_time(world: World) -> Non
 def test_a_thread_beside_the_one_that_confirms_verifies_without_a_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(single_flight, "MAX_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(sync_leases, "MAX_WAIT_SECONDS", 0.001)
     core = CoreWorld("sync", lease=LEASE)
     key = core.create().value.reveal()
     other = core.auth._leases._single_flight.join(SyncRegisterView)

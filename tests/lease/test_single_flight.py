@@ -24,10 +24,11 @@ from msk_auth import (
     KeyHasher,
     Owner,
 )
+from msk_auth._async import leases as async_leases
 from msk_auth._async import primitives
+from msk_auth._sync import leases as sync_leases
 from msk_auth.errors import StoreUnavailable
-from msk_auth.leases import single_flight
-from msk_auth.leases.single_flight import SingleFlight
+from msk_auth.leases import SingleFlight
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import FrozenClock
 
@@ -177,7 +178,7 @@ def test_requests_that_waited_for_a_cancelled_one_verify_by_themselves() -> None
 def test_a_request_does_not_wait_long_for_a_stalled_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(single_flight, "MAX_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(async_leases, "MAX_WAIT_SECONDS", 0.001)
     store = AsyncStore()
     auth = awaiting(store)
 
@@ -216,7 +217,7 @@ class BlockingStore(MemoryKeyStore):
 def test_a_forked_child_waits_for_nothing_of_its_parents_and_has_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(single_flight, "MAX_WAIT_SECONDS", 3600)
+    monkeypatch.setattr(sync_leases, "MAX_WAIT_SECONDS", 3600)
     store = BlockingStore()
     auth = Authenticator(store, find_owner=lambda _: ANN, lease=timedelta(seconds=5))
 

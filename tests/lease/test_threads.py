@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from msk_auth import Authenticator, Owner, local_principal
-from msk_auth.errors import KeyRevoked
+from msk_auth.errors import CredentialRefused
 from msk_auth.stores.memory import MemoryKeyStore
 
 THREADS = 8
@@ -50,7 +50,7 @@ def test_eight_threads_get_their_own_principals_and_no_revoked_key_is_accepted()
             was_revoked = key.record.id in revoked
             try:
                 principal = authenticator.authenticate([f"Bearer {key.value.reveal()}"])
-            except KeyRevoked:
+            except CredentialRefused:
                 assert key in victims
                 continue
             assert (principal.owner.id, principal.key_id) == (key.record.owner_id, key.record.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy.engine import URL
 from tests.databases import mysql_database, postgres_database
 
 

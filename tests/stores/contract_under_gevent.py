@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.stores.support import METADATA, OnEngine, sqlite_url
 
 from msk_auth.stores.sqlalchemy import (
     SQLAlchemyKeyStore,
-    _store,
     prepare_postgresql,
     prepare_sqlite,
 )
@@ -50,26 +48,27 @@ class TestPostgres(OnEngine):
         return postgres
 
 
-def test_a_late_read_fails_and_keeps_no_other_greenlet_waiting(
+LOCK = text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE")
+
+
+def test_a_read_that_waits_keeps_no_other_greenlet_waiting_and_fails_when_it_is_late(
     postgres: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert gevent.monkey.is_module_patched("socket")
-    turns: list[float] = []
-
-    def count() -> None:
-        while True:
-            turns.append(time.monotonic())
-            gevent.sleep(0.01)
-
-    with closing(SQLAlchemyKeyStore(postgres)) as store, postgres.begin() as connection:
-        monkeypatch.setattr(_store, "READ_SECONDS", 0.3)
-        connection.execute(text("LOCK TABLE msk_auth_api_keys IN ACCESS EXCLUSIVE MODE"))
-        counting = gevent.spawn(count)
-        reading = gevent.spawn(store.find, "k1")
-        with pytest.raises(TimeoutError, match="did not answer in time"):
-            reading.get(timeout=60)
-        counting.kill()
-    assert len(turns) > 5
+    with closing(SQLAlchemyKeyStore(postgres)) as store:
+        monkeypatch.setattr(SQLAlchemyKeyStore, "read_seconds", 60)
+        with postgres.begin() as connection:
+            connection.execute(LOCK)
+            reading = gevent.spawn(store.find, "k1")
+            for _ in range(6):
+                gevent.sleep(0.01)
+            assert not reading.ready()
+        assert reading.get(timeout=60) is None
+        monkeypatch.setattr(SQLAlchemyKeyStore, "read_seconds", 0.3)
+        with postgres.begin() as connection:
+            connection.execute(LOCK)
+            with pytest.raises(TimeoutError, match="did not answer in time"):
+                gevent.spawn(store.find, "k1").get(timeout=60)
 
 
 if __name__ == "__main__":

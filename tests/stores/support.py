@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import URL, Engine, MetaData, NullPool, Table, create_engine, event
+from sqlalchemy import MetaData, Table, create_engine, event
+from sqlalchemy.engine import URL, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table, prepare_sqlite

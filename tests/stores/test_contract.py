@@ -1,4 +1,7 @@
-"""Every store of this library keeps the contract, on every database and every way of opening it."""
+"""Every blocking store of this library keeps the contract, on every database and every way of opening it.
+
+These tests run with SQLAlchemy 1.4 too.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,21 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import URL, Engine, StaticPool, Table
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.engine import URL, Engine
+from sqlalchemy.pool import StaticPool
 from tests.stores.support import (
     METADATA,
     TABLE,
     OnEngine,
-    async_engine_on,
     begin_deferred,
-    begin_nothing,
     engine_on,
     prepared,
     sqlite_url,
-    untouched,
 )
 
-from msk_auth.stores import AsyncKeyStore, KeyStore
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
-from msk_auth.testing import (
-    AsyncChangeRecorder,
-    AsyncStoreContract,
-    BackgroundLoop,
-    ChangeRecorder,
-    StoreContract,
-)
+from msk_auth.stores import KeyStore
+from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.testing import ChangeRecorder, StoreContract
 
 pytestmark = pytest.mark.slow
 
@@ -43,16 +36,6 @@ class TestMemory(StoreContract):
     @pytest.fixture
     def audited_store(self, on_change: ChangeRecorder) -> KeyStore:
         return MemoryKeyStore(on_change=on_change)
-
-
-class TestAsyncMemory(AsyncStoreContract):
-    @pytest.fixture
-    def async_store(self) -> AsyncKeyStore:
-        return AsyncMemoryKeyStore()
-
-    @pytest.fixture
-    def async_audited_store(self, on_change: AsyncChangeRecorder) -> AsyncKeyStore:
-        return AsyncMemoryKeyStore(on_change=on_change)
 
 
 class TestSQLite(OnEngine):
@@ -81,91 +64,6 @@ class TestSQLiteInMemory(OnEngine):
             yield engine
 
 
-class OnAsyncEngine(AsyncStoreContract):
-    """As :class:`OnEngine`, on one event loop.
-
-    A fixture `url` of the class says where the database is.
-
-    Attributes:
-        table: What the stores are given.
-    """
-
-    table: ClassVar[Table | None] = None
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def loop(cls) -> Iterator[BackgroundLoop]:
-        with BackgroundLoop() as loop:
-            yield loop
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, url: URL, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
-        engine = async_engine_on(url)
-        yield engine
-        loop.run(engine.dispose())
-
-    @pytest.fixture
-    def emptied(self, engine: AsyncEngine, loop: BackgroundLoop) -> AsyncEngine:
-        """The engine, with nothing in the tables."""
-
-        async def empty() -> None:
-            async with engine.begin() as connection:
-                for table in METADATA.sorted_tables:
-                    await connection.execute(table.delete())
-
-        loop.run(empty())
-        return engine
-
-    @pytest.fixture
-    def async_store(self, emptied: AsyncEngine, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
-        store = AsyncSQLAlchemyKeyStore(emptied, self.table)
-        yield store
-        loop.run(store.aclose())
-
-    @pytest.fixture
-    def async_audited_store(
-        self, emptied: AsyncEngine, loop: BackgroundLoop, on_change: AsyncChangeRecorder
-    ) -> Iterator[AsyncKeyStore]:
-        store = AsyncSQLAlchemyKeyStore(emptied, self.table, on_change=on_change)
-        yield store
-        loop.run(store.aclose())
-
-
-class TestAsyncSQLite(OnAsyncEngine):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def url(cls, tmp_path_factory: pytest.TempPathFactory) -> URL:
-        return sqlite_url(tmp_path_factory.mktemp("keys"))
-
-    @pytest.fixture(scope="class", params=[untouched, begin_nothing], ids=lambda way: way.__name__)
-    @classmethod
-    def engine(
-        cls, url: URL, loop: BackgroundLoop, request: pytest.FixtureRequest
-    ) -> Iterator[AsyncEngine]:
-        engine = async_engine_on(url)
-        request.param(engine)
-        yield engine
-        loop.run(engine.dispose())
-
-
-class TestAsyncSQLiteInMemory(OnAsyncEngine):
-    table = TABLE
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, loop: BackgroundLoop) -> Iterator[AsyncEngine]:
-        engine = async_engine_on(URL.create("sqlite"))
-
-        async def create_tables() -> None:
-            async with engine.begin() as connection:
-                await connection.run_sync(METADATA.create_all)
-
-        loop.run(create_tables())
-        yield engine
-        loop.run(engine.dispose())
-
-
 class OnServer(OnEngine):
     """On a database server.
 
@@ -182,27 +80,7 @@ class OnServer(OnEngine):
             yield engine
 
 
-class OnAsyncServer(OnAsyncEngine):
-    """On a database server.
-
-    Attributes:
-        server: The fixture of the database's URL.
-    """
-
-    server: ClassVar[str]
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def url(cls, request: pytest.FixtureRequest) -> URL:
-        url: URL = request.getfixturevalue(cls.server)
-        return url
-
-
 class TestPostgres(OnServer):
-    server = "postgres_url"
-
-
-class TestAsyncPostgres(OnAsyncServer):
     server = "postgres_url"
 
 
@@ -217,7 +95,3 @@ class TestMariaDB(OnServer):
         url: URL = request.getfixturevalue(cls.server)
         with engine_on(url.set(drivername="mysql+pymysql")) as engine:
             yield engine
-
-
-class TestAsyncMariaDB(OnAsyncServer):
-    server = "mysql_url"

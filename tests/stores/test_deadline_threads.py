@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from msk_auth.stores.sqlalchemy import _blocking
 from msk_auth.stores.sqlalchemy._deadlines import CURRENT
+from msk_auth.stores.sqlalchemy._sync import running
 
 
 def refuse_to_start(_: threading.Thread) -> None:
@@ -18,11 +18,11 @@ def refuse_to_start(_: threading.Thread) -> None:
 
 
 def test_a_thread_that_could_not_start_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blocking, "_watch", _blocking._Watch())
+    monkeypatch.setattr(running, "_watch", running._Watch())
     with monkeypatch.context() as out_of_threads:
         out_of_threads.setattr(threading.Thread, "start", refuse_to_start)
         with pytest.raises(RuntimeError, match="can't start new thread"):
-            _blocking.within(1.0, lambda: "read", ends_with_caller=False)
+            running.within(1.0, lambda: "read")
     assert CURRENT.get() is None
     client, server = socket.socketpair()
     # So that the test ends where the deadline does not.
@@ -38,14 +38,14 @@ def test_a_thread_that_could_not_start_is_started_later(monkeypatch: pytest.Monk
         return answer
 
     with client, server, pytest.raises(TimeoutError, match="did not answer in time"):
-        _blocking.within(0.1, read, ends_with_caller=False)
+        running.within(0.1, read)
 
 
 NEVER_ENDS = """
 import threading
-from msk_auth.stores.sqlalchemy import _blocking
+from msk_auth.stores.sqlalchemy._sync import running
 
-_blocking.within(1.0, lambda: None, ends_with_caller=False)
+running.within(1.0, lambda: None)
 waits = threading.Event()
 
 
@@ -54,7 +54,7 @@ def never_end():
     threading.Event().wait()
 
 
-threading.Thread(target=_blocking.within, args=(0.1, never_end), kwargs={"ends_with_caller": False}, daemon=True).start()
+threading.Thread(target=running.within, args=(0.1, never_end), daemon=True).start()
 waits.wait()
 """
 
@@ -67,7 +67,7 @@ def test_a_read_that_never_ends_keeps_no_process_from_ending() -> None:
 AT_EXIT = """
 import atexit
 import threading
-from msk_auth.stores.sqlalchemy import _blocking
+from msk_auth.stores.sqlalchemy._sync import running
 
 
 def refuse_to_start(_):
@@ -77,7 +77,7 @@ def refuse_to_start(_):
 
 def flush():
     threading.Thread.start = refuse_to_start
-    print(_blocking.within(1.0, lambda: "written", ends_with_caller=False))
+    print(running.within(1.0, lambda: "written"))
 
 
 atexit.register(flush)

@@ -13,24 +13,24 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine, StaticPool, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
-from tests.stores.support import METADATA, OnEngine, async_engine_on, engine_on, sqlite_url
+from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
 
 from msk_auth import Authenticator, Owner
 from msk_auth.errors import ConfigurationError, StoreUnavailable
-from msk_auth.stores import RecordedLease
+from msk_auth.stores import ExpiryQuery, KeyQuery, RecordedLease
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _shared
 from msk_auth.testing import ChangeRecorder
-from msk_auth.testing._store_contract import NOW, OWNER, add, in_parallel, make_record
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    url: URL = request.getfixturevalue(
-        "postgres_url" if request.param == "postgres" else "mysql_url"
-    )
-    return url
+from msk_auth.testing._store_contract import (
+    HOUR,
+    NOW,
+    OWNER,
+    add,
+    edit,
+    in_parallel,
+    make_record,
+    revocation_of,
+    rotate,
+)
 
 
 @contextmanager
@@ -44,43 +44,35 @@ def in_memory() -> Iterator[Engine]:
         engine.dispose()
 
 
-class TestAStoreWithAFunction(OnEngine):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-        with engine_on(sqlite_url(tmp_path_factory.mktemp("keys"))) as engine:
-            yield engine
-
-    @pytest.fixture
-    def store(self, emptied: Engine) -> Iterator[SQLAlchemyKeyStore]:
-        with closing(SQLAlchemyKeyStore(lambda: emptied)) as store:
-            yield store
-
-    @pytest.fixture
-    def audited_store(
-        self, emptied: Engine, on_change: ChangeRecorder
-    ) -> Iterator[SQLAlchemyKeyStore]:
-        with closing(SQLAlchemyKeyStore(lambda: emptied, on_change=on_change)) as store:
-            yield store
-
-
 USES: dict[str, Any] = {
     "find": lambda store: store.find("k"),
-    "insert": lambda store: store.insert(make_record("new"), max_active=None, now=NOW),
+    "list": lambda store: store.list(KeyQuery(OWNER, NOW)),
+    "list_all": lambda store: store.list_all(after=None, limit=9),
+    "list_expiring": lambda store: store.list_expiring(ExpiryQuery(NOW, NOW + HOUR, None)),
+    "announce_expiry": lambda store: store.announce_expiry("k", days=7),
+    "insert": lambda store: store.insert(make_record("new"), max_active=9, now=NOW),
     "revoke": lambda store: store.revoke("k", owner_id=OWNER, at=NOW),
+    "delete": lambda store: store.delete("k", owner_id=OWNER, at=NOW),
+    "expire": lambda store: store.expire("k", owner_id=OWNER, at=NOW),
+    "rotate": lambda store: rotate(store, "k", make_record("new")),
+    "update": lambda store: edit(store, "k", name="another"),
+    "replace_digest": lambda store: store.replace_digest("k", old="sha256:k", new="sha256:n"),
     "touch": lambda store: store.touch({"k": NOW}),
     "recorded_leases": lambda store: store.recorded_leases(),
     "record_lease": lambda store: store.record_lease(
+        RecordedLease(timedelta(seconds=1), "holder", 1)
+    ),
+    "forget_lease": lambda store: store.forget_lease(
         RecordedLease(timedelta(seconds=1), "holder", 1)
     ),
 }
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_store_is_made_before_its_engine(url: URL, name: str) -> None:
+def test_a_store_is_made_before_its_engine(tmp_path: Path, name: str) -> None:
     engines: list[Engine] = []
     store = SQLAlchemyKeyStore(lambda: engines[0])
-    with engine_on(url) as engine, closing(store):
+    with engine_on(sqlite_url(tmp_path)) as engine, closing(store):
         engines.append(engine)
         USES[name](store)
         add(store, "k")
@@ -89,10 +81,10 @@ def test_a_store_is_made_before_its_engine(url: URL, name: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", [*USES, "find_many"])
-async def test_an_asynchronous_store_is_made_before_its_engine(url: URL, name: str) -> None:
+async def test_an_asynchronous_store_is_made_before_its_engine(tmp_path: Path, name: str) -> None:
     engines: list[Any] = []
     store = AsyncSQLAlchemyKeyStore(lambda: engines[0])
-    engines.append(async_engine_on(url))
+    engines.append(async_engine_on(sqlite_url(tmp_path)))
     use = USES.get(name, lambda store: store.find_many(["k"]))
     await use(store)
     await store.insert(make_record("k"), max_active=None, now=NOW)
@@ -100,6 +92,16 @@ async def test_an_asynchronous_store_is_made_before_its_engine(url: URL, name: s
     assert list(await store.find_many(["k"])) == [make_record("k")]
     await store.aclose()
     await engines[0].dispose()
+
+
+def test_a_store_with_a_function_calls_its_hook(tmp_path: Path) -> None:
+    on_change = ChangeRecorder()
+    with (
+        engine_on(sqlite_url(tmp_path)) as engine,
+        closing(SQLAlchemyKeyStore(lambda: engine, on_change=on_change)) as store,
+    ):
+        record = add(store, "k", change=revocation_of)
+        assert on_change.events == [*revocation_of(record)]
 
 
 def test_threads_that_use_a_store_first_together_prepare_its_engine_once(

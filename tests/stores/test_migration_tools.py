@@ -27,8 +27,6 @@ pytestmark = pytest.mark.slow
 KEY_TABLES = {
     "msk_auth_api_keys",
     "msk_auth_api_keys_registers",
-    "msk_auth_api_keys_activity",
-    "msk_auth_api_keys_last_requests",
 }
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.databases import pgbouncer
 from tests.stores.support import TABLE, async_engine_on
 
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, _async_store
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from msk_auth.testing._store_contract import NOW, make_record
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def _patient_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loaded machine may take longer than five seconds to open twelve connections to three sessions."""
-    monkeypatch.setattr(_async_store, "READ_SECONDS", 60.0)
+    monkeypatch.setattr(AsyncSQLAlchemyKeyStore, "read_seconds", 60.0)
 
 
 @pytest.fixture(scope="module")

@@ -5,23 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, event, text
 from tests.stores.support import engine_on, sqlite_url
 
-from msk_auth import (
-    AdminKeys,
-    Authenticator,
-    KeyFilter,
-    KeyStatus,
-    Owner,
-    Principal,
-    local_principal,
-)
+from msk_auth import AdminKeys, Authenticator, KeyStatus, Owner, Principal, local_principal
 from msk_auth.core.administration import MAX_READS
+from msk_auth.keys import KeyFilter
 from msk_auth.stores import ExpiryQuery, KeyQuery, KeyStore
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 from msk_auth.testing._store_contract import (
@@ -41,22 +33,6 @@ SELECT 'f' || n, 'name', CASE WHEN n % 2 = 0 THEN 'owner-1' ELSE 'o' || (n / 20)
     CASE WHEN n % 4 = 0 THEN n END, CASE WHEN n % 8 = 0 THEN n END
 FROM numbers
 """
-
-# A hundred days of two hundred keys, and last requests within 230 days, all from the first day of 2026 on.
-FILL_DAYS = """
-INSERT INTO msk_auth_api_keys_activity (key_id, day, accepted, refused)
-WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
-SELECT 'f' || (n / 100), {day}, 1, 0 FROM numbers
-"""
-FILL_LAST = """
-INSERT INTO msk_auth_api_keys_last_requests (key_id, at)
-WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
-SELECT 'f' || n, (1767225600 + n * 1000) * CAST(1000000 AS BIGINT) FROM numbers
-"""
-DAY = {
-    "sqlite": "date('2026-01-01', (n % 100) || ' days')",
-    "postgres": "date '2026-01-01' + n % 100",
-}
 
 
 @dataclass(frozen=True)
@@ -144,12 +120,9 @@ def database(
     with engine_on(url) as engine:
         with engine.begin() as connection:
             connection.execute(text(FILL))
-            connection.execute(text(FILL_DAYS.format(day=DAY[request.param])))
-            connection.execute(text(FILL_LAST))
             # SQLite runs as it comes, PostgreSQL with the statistics it gathers by itself.
             if not on_sqlite:
-                for name in ("", "_activity", "_last_requests"):
-                    connection.execute(text(f"ANALYZE msk_auth_api_keys{name}"))
+                connection.execute(text("ANALYZE msk_auth_api_keys"))
         store = SQLAlchemyKeyStore(engine)
         # Without its short way, so that the statement of `find` is seen too.
         store.close()
@@ -168,7 +141,6 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
         store, "f10010", make_record("next"), ends_at=NOW + HOUR, max_active=9000
     ),
     "recorded_leases": lambda store: store.recorded_leases(),
-    "delete_activity": lambda store: store.delete_activity(before=date(2026, 1, 2), limit=100),
     "announce_expiry": lambda store: store.announce_expiry("f10022", days=7),
 }
 
@@ -178,16 +150,6 @@ def test_no_operation_reads_a_whole_table(database: Database, name: str) -> None
     steps = database.steps_of(OPERATIONS[name])
     assert steps
     assert [step for step in steps if step.what != "search"] == []
-
-
-@pytest.mark.parametrize("since", [None, date(2026, 2, 1)])
-def test_the_activity_of_a_key_is_read_by_its_primary_key(
-    database: Database, since: date | None
-) -> None:
-    steps = database.steps_of(lambda store: store.activity("f100", since=since))  # type: ignore[attr-defined]
-    # The days of one key may be sorted: they are as many as are kept.
-    found = [step for step in steps if step.what != "sort"]
-    assert [step.what for step in found] == ["search", "search"]
 
 
 def test_a_key_is_found_by_its_primary_key(database: Database) -> None:

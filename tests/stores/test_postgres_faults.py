@@ -26,7 +26,7 @@ from msk_auth.stores.sqlalchemy import (
     SQLAlchemyKeyStore,
     prepare_postgresql,
 )
-from msk_auth.stores.sqlalchemy._standby import StandbyError
+from msk_auth.stores.sqlalchemy._servers import StandbyError
 from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.timeout(200)]

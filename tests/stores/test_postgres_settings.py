@@ -16,10 +16,10 @@ from msk_auth.errors import StoreUnavailable
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
-    _standby,
+    _servers,
     commit_durably,
 )
-from msk_auth.stores.sqlalchemy._standby import StandbyError, check_primary
+from msk_auth.stores.sqlalchemy._servers import StandbyError, check_primary
 from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 pytestmark = pytest.mark.anyio
@@ -56,12 +56,12 @@ def test_a_connection_that_reports_a_standby_is_refused_with_what_to_do() -> Non
 def standby(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The connections that lead to a standby, of whatever kind they are; all of them once the list has "all"."""
     known: list[object] = []
-    check = _standby.check_primary
+    check = _servers.check_primary
 
     def check_or_standby(driver: Any) -> None:
         check(SimpleNamespace(info=Reported("on")) if "all" in known or driver in known else driver)
 
-    monkeypatch.setattr(_standby, "check_primary", check_or_standby)
+    monkeypatch.setattr(_servers, "check_primary", check_or_standby)
     return known
 
 

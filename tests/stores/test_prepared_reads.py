@@ -37,7 +37,7 @@ from tests.stores.support import sqlite_url
 
 from msk_auth.errors import ConfigurationError
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
-from msk_auth.stores.sqlalchemy._rows import FastPathUnavailable
+from msk_auth.stores.sqlalchemy._table import FastPathUnavailable
 
 USERS = Table(
     "prepared_users",
@@ -140,13 +140,12 @@ def test_what_a_driver_refuses_costs_no_connection(url: URL, odd: str) -> None:
         assert len(find(user_id="ann")) == 1
 
 
-def test_a_list_of_values_is_no_parameter(tmp_path: Path) -> None:
+def test_a_parameter_may_be_a_list(url: URL) -> None:
     listed = select(USERS.c.id).where(USERS.c.id.in_(bindparam("ids", expanding=True)))
-    with (
-        blocking(sqlite_url(tmp_path)) as (_, store),
-        pytest.raises(ConfigurationError, match="list as a parameter"),
-    ):
-        store.prepare(listed)
+    with blocking(url) as (_, store):
+        find = store.prepare(listed)
+        for ids in (["ann", "ü"], ["ann"], []):
+            assert [row.id for row in find(ids=ids)] == ids
 
 
 def test_a_statement_follows_an_engine_that_is_given_late(url: URL) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import refused_with
 from tests.core.support import functions_called
 from tests.stores.support import async_engine_on, engine_on, sqlite_url
 
 from msk_auth import Authenticator, Owner, local_principal
 from msk_auth.core.keys import checksum
-from msk_auth.errors import KeyUnknown
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _rows, _sqlite
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _sqlite, _table
 from msk_auth.testing._store_contract import NOW, make_record
 
 ADA = Owner("ada", frozenset({"tasks:read"}), "ada")
@@ -26,7 +26,7 @@ def key_with_id(key_id: str) -> str:
 
 def refuse(authenticator: Authenticator[str], key: str) -> Callable[[], None]:
     def work() -> None:
-        with pytest.raises(KeyUnknown):
+        with refused_with("key_unknown"):
             authenticator.authenticate([f"Bearer {key}"])
 
     return work
@@ -53,7 +53,6 @@ def test_an_unknown_id_and_a_wrong_secret_take_the_same_steps(
         for key in (wrong, unknown):
             refuse(authenticator, key)()
         steps = functions_called(refuse(authenticator, wrong))
-        assert ("call", "dummy_verify") not in steps
         assert ("call", "verify") in steps
         assert ("call", "first_record") in steps
         assert functions_called(refuse(authenticator, unknown)) == steps
@@ -96,8 +95,8 @@ async def test_as_many_records_are_made_whether_keys_exist_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Any] = []
-    original = _rows.read_record
-    monkeypatch.setattr(_rows, "read_record", lambda row: made.append(row) or original(row))
+    original = _table.read_record
+    monkeypatch.setattr(_table, "read_record", lambda row: made.append(row) or original(row))
     url = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("postgres_url")
     engine = async_engine_on(url)
     store = AsyncSQLAlchemyKeyStore(engine)

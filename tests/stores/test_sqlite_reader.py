@@ -33,8 +33,8 @@ from msk_auth.stores import KeyQuery
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
-    _rows,
     _sqlite,
+    _table,
     api_key_table,
     prepare_sqlite,
 )
@@ -150,7 +150,7 @@ def test_what_another_connection_committed_is_seen_at_once(
                 other.execute("UPDATE msk_auth_api_keys SET revoked_at = ?", (microseconds,))
                 found = store.find("k")
                 assert found is not None
-                assert found.revoked_at == _rows.from_microseconds(microseconds)
+                assert found.revoked_at == _table.from_microseconds(microseconds)
 
 
 def test_a_change_that_is_not_committed_is_not_seen(store: SQLAlchemyKeyStore, path: Path) -> None:
@@ -601,7 +601,7 @@ def test_the_record_is_made_of_what_was_read_just_now(
 ) -> None:
     """A row that looks like an earlier one again gives that one's record, and no other does."""
     record = add(store, "k")
-    revoked = replace(record, revoked_at=_rows.from_microseconds(1))
+    revoked = replace(record, revoked_at=_table.from_microseconds(1))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         for _ in range(3):
             assert store.find("k") == record

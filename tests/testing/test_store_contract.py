@@ -144,7 +144,7 @@ def test_a_class_without_its_fixture_fails_with_its_name(
     pytester.makepyfile(
         f"from msk_auth.testing import {contract}\n\nclass TestStore({contract}):\n    pass\n"
     )
-    result = pytester.runpytest("-q", "-k", "test_a_limit_of_none")
+    result = pytester.runpytest("-q", "-k", "test_an_id_is_used_once")
     name = "store" if contract == "StoreContract" else "async_store"
     result.stdout.fnmatch_lines(
         [f"*NotImplementedError: give your test class a fixture named `{name}`"]

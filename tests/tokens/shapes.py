@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -13,26 +13,7 @@ from jwt.algorithms import get_default_algorithms
 from tests.core.support import NOW, b64
 from tests.tokens.provider import public_jwk
 
-from msk_auth.tokens.external import ExternalIssuer
-from msk_auth.tokens.issuers import (
-    OIDC,
-    Auth0,
-    Buildkite,
-    Clerk,
-    CloudflareAccess,
-    Cognito,
-    Entra,
-    Firebase,
-    GitHubActions,
-    GitLabCI,
-    Google,
-    Keycloak,
-    Kubernetes,
-    Okta,
-    PingOne,
-    Supabase,
-)
-from msk_auth.tokens.keysets import PinnedKeySet
+from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
 
 T = int(NOW.timestamp())
 TENANT = "72f988bf-86f1-41af-91ab-2d7cd011db47"
@@ -69,7 +50,7 @@ class Shape:
     """One documented token.
 
     Attributes:
-        make: Makes the preset with a key set.
+        make: Makes the issuer with a key set.
         header: As documented.
         claims: As documented.
         interactive: Whether a person logged in for it.
@@ -100,6 +81,10 @@ class Shape:
         )
 
 
+def at(provider: Provider, tenant: str = "", **options: Any) -> Callable[..., ExternalIssuer]:
+    return partial(ExternalIssuer, provider, tenant, **options)
+
+
 def shape(
     make: Callable[..., ExternalIssuer],
     header: dict[str, object],
@@ -117,7 +102,7 @@ def shape(
 JWT: dict[str, object] = {"typ": "JWT"}
 
 
-# The rules of the guide for providers whose tokens `OIDC` takes for machines'.
+# The rules of the guide for providers whose tokens `Provider.OIDC` takes for machines'.
 
 
 def is_session_of_workos(claims: Mapping[str, object]) -> bool:
@@ -134,7 +119,7 @@ def is_user_of_iap(claims: Mapping[str, object]) -> bool:
 
 SHAPES: dict[str, Shape] = {
     "Auth0": shape(
-        lambda **o: Auth0("my-domain.auth0.com", audience="https://example.com/health-api", **o),
+        at(Provider.AUTH0, "my-domain.auth0.com", audience="https://example.com/health-api"),
         JWT,
         {
             "iss": "https://my-domain.auth0.com/",
@@ -146,7 +131,7 @@ SHAPES: dict[str, Shape] = {
         lifetime=86_400,
     ),
     "Auth0, RFC 9068": shape(
-        lambda **o: Auth0("rfc.eu.auth0.com", audience="https://example.com/health-api", **o),
+        at(Provider.AUTH0, "rfc.eu.auth0.com", audience="https://example.com/health-api"),
         {"typ": "at+jwt"},
         {
             "iss": "https://rfc.eu.auth0.com/",
@@ -158,7 +143,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Entra, access": shape(
-        lambda **o: Entra(TENANT, client_id="6e74172b-be56-4843-9ff4-e66a39bb12e3", **o),
+        at(Provider.ENTRA, TENANT, audience="6e74172b-be56-4843-9ff4-e66a39bb12e3"),
         JWT,
         {
             "aud": "6e74172b-be56-4843-9ff4-e66a39bb12e3",
@@ -179,9 +164,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Entra, ID": shape(
-        lambda **o: Entra(
-            TENANT, client_id="6cb04018-a3f5-46a7-b995-940c78f5aef3", token="id", **o
-        ),
+        at(Provider.ENTRA, TENANT, audience="6cb04018-a3f5-46a7-b995-940c78f5aef3", token="id"),
         JWT,
         {
             "ver": "2.0",
@@ -197,7 +180,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Okta, access": shape(
-        lambda **o: Okta("https://org.okta.com/oauth2/default", audience="api://default", **o),
+        at(Provider.OKTA, "https://org.okta.com/oauth2/default", audience="api://default"),
         {},
         {
             "ver": 1,
@@ -212,8 +195,11 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Okta, ID": shape(
-        lambda **o: Okta(
-            "https://org.okta.com/oauth2/default", audience="uAaunofWkaDJxukCFeBx", token="id", **o
+        at(
+            Provider.OKTA,
+            "https://org.okta.com/oauth2/default",
+            audience="uAaunofWkaDJxukCFeBx",
+            token="id",
         ),
         {},
         {
@@ -231,7 +217,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Google": shape(
-        lambda **o: Google(GOOGLE_CLIENT, **o),
+        at(Provider.GOOGLE, audience=GOOGLE_CLIENT),
         JWT,
         {
             "iss": "https://accounts.google.com",
@@ -245,7 +231,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Keycloak": shape(
-        lambda **o: Keycloak("https://sso.example.com/realms/acme", audience="tasks", **o),
+        at(Provider.KEYCLOAK, "https://sso.example.com/realms/acme", audience="tasks"),
         JWT,
         {
             "auth_time": T - 60,
@@ -265,7 +251,7 @@ SHAPES: dict[str, Shape] = {
         lifetime=300,
     ),
     "Keycloak, at+jwt": shape(
-        lambda **o: Keycloak("https://sso.example.com/realms/other", audience="tasks", **o),
+        at(Provider.KEYCLOAK, "https://sso.example.com/realms/other", audience="tasks"),
         {"typ": "at+jwt"},
         {
             "jti": "onrtac:5e1e3c2c",
@@ -279,7 +265,7 @@ SHAPES: dict[str, Shape] = {
         lifetime=300,
     ),
     "Cognito, access": shape(
-        lambda **o: Cognito("us-east-1_example", client_id="xxxxxxxxxxxxexample", **o),
+        at(Provider.COGNITO, "us-east-1_example", audience="xxxxxxxxxxxxexample"),
         {"kid": "1234example="},
         {
             "sub": "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
@@ -296,7 +282,7 @@ SHAPES: dict[str, Shape] = {
         audience="client_id",
     ),
     "Cognito, ID": shape(
-        lambda **o: Cognito("us-east-1_example", client_id="xxxxxxxxxxxxexample", token="id", **o),
+        at(Provider.COGNITO, "us-east-1_example", audience="xxxxxxxxxxxxexample", token="id"),
         {"kid": "5678example="},
         {
             "sub": "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
@@ -310,7 +296,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Supabase": shape(
-        lambda **o: Supabase("abcdefghijklmnopqrst", **o),
+        at(Provider.SUPABASE, "abcdefghijklmnopqrst", audience="authenticated"),
         {"alg": "ES256", **JWT},
         {
             "aal": "aal1",
@@ -327,7 +313,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Clerk": shape(
-        lambda **o: Clerk("clerk.your-site.com", authorized_parties="https://example.com", **o),
+        at(Provider.CLERK, "clerk.your-site.com", audience="https://example.com"),
         {"cat": "cl_B7d4PD111AAA", "kid": "ins_2GIoQhbUpy0hX7B2cVkuTMinXoD", **JWT},
         {
             "azp": "https://example.com",
@@ -343,7 +329,7 @@ SHAPES: dict[str, Shape] = {
         lifetime=60,
     ),
     "Firebase": shape(
-        lambda **o: Firebase("my-project", **o),
+        at(Provider.FIREBASE, "my-project", audience="my-project"),
         JWT,
         {
             "iss": "https://securetoken.google.com/my-project",
@@ -360,7 +346,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "PingOne": shape(
-        lambda **o: PingOne(PINGONE, audience="https://api.example.com", **o),
+        at(Provider.PINGONE, PINGONE, audience="https://api.example.com"),
         {},
         {
             "client_id": "3b8c6f21",
@@ -372,7 +358,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "GitHub Actions": shape(
-        lambda **o: GitHubActions("octo-org", audience="https://api.example.com", **o),
+        at(Provider.GITHUB_ACTIONS, "octo-org", audience="https://api.example.com"),
         {"x5t": "example-thumbprint", "kid": "example-key-id", **JWT},
         {
             "jti": "example-id",
@@ -394,7 +380,7 @@ SHAPES: dict[str, Shape] = {
         lifetime=300,
     ),
     "GitLab CI": shape(
-        lambda **o: GitLabCI("my-group", audience="https://api.example.com", **o),
+        at(Provider.GITLAB_CI, "my-group", audience="https://api.example.com"),
         JWT,
         {
             "namespace_id": "72",
@@ -415,8 +401,10 @@ SHAPES: dict[str, Shape] = {
         interactive=False,
     ),
     "Kubernetes": shape(
-        lambda **o: Kubernetes(
-            "https://kubernetes.default.svc.cluster.local", audience="https://api.example.com", **o
+        at(
+            Provider.KUBERNETES,
+            "https://kubernetes.default.svc.cluster.local",
+            audience="https://api.example.com",
         ),
         {},
         {
@@ -435,7 +423,7 @@ SHAPES: dict[str, Shape] = {
         interactive=False,
     ),
     "OIDC, access": shape(
-        lambda **o: OIDC("https://login.example", audience="https://api.example.com", **o),
+        at(Provider.OIDC, "https://login.example", audience="https://api.example.com"),
         {"typ": "at+jwt"},
         {
             "iss": "https://login.example",
@@ -449,7 +437,7 @@ SHAPES: dict[str, Shape] = {
         interactive=False,
     ),
     "OIDC, ID": shape(
-        lambda **o: OIDC("https://id.example", audience="s6BhdRkqt3", token="id", **o),
+        at(Provider.OIDC, "https://id.example", audience="s6BhdRkqt3", token="id"),
         {},
         {
             "iss": "https://id.example",
@@ -460,13 +448,13 @@ SHAPES: dict[str, Shape] = {
             "acr": "urn:mace:incommon:iap:silver",
         },
     ),
-    # Providers without a preset: the arguments of `OIDC` that the guide has for them.
+    # Providers without a row of their own: the arguments that the guide has for them.
     "Zitadel, access": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://acme.zitadel.cloud",
             audience="165461388636585985",
             access_claims=["jti"],
-            **o,
         ),
         JWT,
         {
@@ -484,12 +472,12 @@ SHAPES: dict[str, Shape] = {
         lifetime=43_200,
     ),
     "Zitadel, ID": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://acme.zitadel.cloud",
             audience="165472391399309313",
             token="id",
             access_claims=["jti"],
-            **o,
         ),
         JWT,
         {
@@ -507,7 +495,7 @@ SHAPES: dict[str, Shape] = {
         lifetime=43_200,
     ),
     "Hydra, access": shape(
-        lambda **o: OIDC("https://hydra.example.com/", audience="https://api.example.com", **o),
+        at(Provider.OIDC, "https://hydra.example.com/", audience="https://api.example.com"),
         JWT,
         {
             "aud": ["https://api.example.com"],
@@ -522,7 +510,7 @@ SHAPES: dict[str, Shape] = {
         interactive=False,
     ),
     "Hydra, ID": shape(
-        lambda **o: OIDC("https://hydra.example.com/", audience="e1bd5be0", token="id", **o),
+        at(Provider.OIDC, "https://hydra.example.com/", audience="e1bd5be0", token="id"),
         JWT,
         {
             "acr": "0",
@@ -538,11 +526,11 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Authentik, access": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://auth.example.com/application/o/tasks/",
             audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
             access_claims=["azp", "uid"],
-            **o,
         ),
         JWT,
         {
@@ -563,12 +551,12 @@ SHAPES: dict[str, Shape] = {
         lifetime=300,
     ),
     "Authentik, ID": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://auth.example.com/application/o/tasks/",
             audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
             token="id",
             access_claims=["azp", "uid"],
-            **o,
         ),
         JWT,
         {
@@ -585,8 +573,10 @@ SHAPES: dict[str, Shape] = {
         lifetime=300,
     ),
     "FusionAuth, access": shape(
-        lambda **o: OIDC(
-            "https://login.fusion.example", audience="85a03867-dccf-4882-adde-1a79aeec50df", **o
+        at(
+            Provider.OIDC,
+            "https://login.fusion.example",
+            audience="85a03867-dccf-4882-adde-1a79aeec50df",
         ),
         JWT,
         {
@@ -607,11 +597,11 @@ SHAPES: dict[str, Shape] = {
         interactive=False,
     ),
     "FusionAuth, ID": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://login.fusion.example",
             audience="85a03867-dccf-4882-adde-1a79aeec50df",
             token="id",
-            **o,
         ),
         JWT,
         {
@@ -627,7 +617,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "B2C, access": shape(
-        lambda **o: OIDC(B2C, audience="f2a76e08-93f2-4350-833c-965c02483b11", **o),
+        at(Provider.OIDC, B2C, audience="f2a76e08-93f2-4350-833c-965c02483b11"),
         JWT,
         {
             "iss": B2C,
@@ -645,7 +635,7 @@ SHAPES: dict[str, Shape] = {
         interactive=False,
     ),
     "B2C, ID": shape(
-        lambda **o: OIDC(B2C, audience="e760cab2-b9a1-4c0d-86fb-ff7084abd902", token="id", **o),
+        at(Provider.OIDC, B2C, audience="e760cab2-b9a1-4c0d-86fb-ff7084abd902", token="id"),
         JWT,
         {
             "iss": B2C,
@@ -659,7 +649,7 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Logto, access": shape(
-        lambda **o: OIDC("https://acme.logto.app/oidc", audience="https://shopping.api", **o),
+        at(Provider.OIDC, "https://acme.logto.app/oidc", audience="https://shopping.api"),
         {"typ": "at+jwt"},
         {
             "jti": "VovNyqJ5_tuYac89eTbpF",
@@ -672,8 +662,11 @@ SHAPES: dict[str, Shape] = {
         interactive=False,
     ),
     "Logto, ID": shape(
-        lambda **o: OIDC(
-            "https://acme.logto.app/oidc", audience="ilmd6ve6zwk5qpz0zqg2c", token="id", **o
+        at(
+            Provider.OIDC,
+            "https://acme.logto.app/oidc",
+            audience="ilmd6ve6zwk5qpz0zqg2c",
+            token="id",
         ),
         JWT,
         {
@@ -685,11 +678,12 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "WorkOS": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://api.workos.com/user_management/client_01HXYZ",
             audience="client_01HXYZ",
             audience_claim="client_id",
-            **{"interactive": is_session_of_workos, **o},
+            interactive=is_session_of_workos,
         ),
         {},
         {
@@ -706,12 +700,13 @@ SHAPES: dict[str, Shape] = {
         lifetime=300,
     ),
     "Descope": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
             audience="https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
             audience_claim="iss",
             required={"drn": "DS"},
-            **{"interactive": is_session_of_descope, **o},
+            interactive=is_session_of_descope,
         ),
         JWT,
         {
@@ -727,7 +722,7 @@ SHAPES: dict[str, Shape] = {
         lifetime=600,
     ),
     "Cloudflare Access": shape(
-        lambda **o: CloudflareAccess("yourteam.cloudflareaccess.com", audience="32eafc76", **o),
+        at(Provider.CLOUDFLARE_ACCESS, "yourteam.cloudflareaccess.com", audience="32eafc76"),
         JWT,
         {
             "aud": ["32eafc76"],
@@ -742,10 +737,11 @@ SHAPES: dict[str, Shape] = {
         lifetime=86_400,
     ),
     "Google IAP": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://cloud.google.com/iap",
             audience="/projects/12345/global/backendServices/67890",
-            **{"interactive": is_user_of_iap, **o},
+            interactive=is_user_of_iap,
         ),
         {"alg": "ES256", "kid": "0oeLcQ", **JWT},
         {
@@ -758,10 +754,10 @@ SHAPES: dict[str, Shape] = {
         lifetime=600,
     ),
     "CircleCI": shape(
-        lambda **o: OIDC(
+        at(
+            Provider.OIDC,
             "https://oidc.circleci.com/org/3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
             audience="3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
-            **o,
         ),
         JWT,
         {
@@ -777,7 +773,7 @@ SHAPES: dict[str, Shape] = {
         interactive=False,
     ),
     "Buildkite": shape(
-        lambda **o: Buildkite("example-org", audience="https://api.example.com", **o),
+        at(Provider.BUILDKITE, "example-org", audience="https://api.example.com"),
         {"kid": "f4b821837b4edcba56136f22f37ee6969520df23407126cce188d4141c015d68"},
         {
             "iss": "https://agent.buildkite.com",

@@ -11,7 +11,8 @@ from joserfc import jwt
 from joserfc.jwk import KeySet
 from tests.core.support import AUDIENCE, NOW, profile, signing_key
 
-from msk_auth import AlgorithmName, SigningKey
+from msk_auth import SigningKey
+from msk_auth.tokens import AlgorithmName
 
 
 def issue(algorithm: AlgorithmName, name: str) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""Every provider's tokens are accepted as they are, by their own preset and by no other, and as what they are."""
+"""Every provider's tokens are accepted as they are, by their own row and by no other, and as what they are."""
 
 from __future__ import annotations
 
@@ -9,29 +9,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.cases import case
+from tests.cases import case, refused_with
 from tests.core.support import NOW, World, token
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
 
 from msk_auth import ExternalIdentity, Owner
 from msk_auth.core.compact import ParsedToken
 from msk_auth.core.issuer import VerifiedToken
-from msk_auth.errors import ConfigurationError, TokenExpired, TokenInvalid
-from msk_auth.tokens.external import ExternalIssuer
-from msk_auth.tokens.issuers import (
-    OIDC,
-    Auth0,
-    Buildkite,
-    Clerk,
-    Cognito,
-    Entra,
-    Firebase,
-    GitHubActions,
-    GitLabCI,
-    Google,
-    Keycloak,
-    Supabase,
-)
+from msk_auth.errors import ConfigurationError, CredentialRefused
+from msk_auth.tokens.issuers import ExternalIssuer, Provider, TokenRules
 from msk_auth.tokens.keysets import PinnedKeySet, RemoteKeySet
 
 
@@ -50,10 +36,10 @@ def interactive(name: str, **changes: object) -> bool:
     return verified.interactive
 
 
-def refused(name: str, **changes: Any) -> type[TokenInvalid | TokenExpired]:
-    with pytest.raises((TokenInvalid, TokenExpired)) as problem:
+def refused(name: str, **changes: Any) -> str:
+    with refused_with("token_invalid", "token_expired") as problem:
         verify(SHAPES[name].issuer, SHAPES[name].token(**changes))
-    return type(problem.value)
+    return problem.value.code
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -72,12 +58,13 @@ def test_a_token_as_its_provider_documents_it_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_no_other_preset_accepts_it(name: str) -> None:
+def test_no_other_row_accepts_it(name: str) -> None:
     for other in (each for each in SHAPES if each != name):
         with case(other):
             try:
                 assert verify(SHAPES[other].issuer, SHAPES[name].token()) is None
-            except TokenInvalid:
+                assert SHAPES[other].issuer.pending(ParsedToken(SHAPES[name].token())) is None
+            except CredentialRefused:
                 # Of the same issuer, and of another kind or audience.
                 assert SHAPES[name].claims["iss"] in SHAPES[other].issuer.names
 
@@ -104,7 +91,7 @@ def test_an_id_token_is_no_access_token_and_the_other_way_round(access: str, ide
         aud = shape.claims.get("aud", shape.claims.get("client_id"))
         claims = {**SHAPES[other].claims, "iss": shape.claims["iss"], "aud": aud}
         header = {**SHAPES[other].header, "kid": shape.header["kid"]}
-        with pytest.raises(TokenInvalid):
+        with refused_with("token_invalid"):
             verify(shape.issuer, sign(header, claims))
 
 
@@ -113,18 +100,22 @@ def test_an_id_token_is_no_access_token_and_the_other_way_round(access: str, ide
     ["Auth0", "Auth0, RFC 9068", "Entra, access", "Okta, access", "PingOne"],
 )
 def test_what_is_marked_as_an_id_token_is_no_access_token(name: str) -> None:
-    # The other presets distinguish kinds by a claim of their own, or have one kind only; `OIDC` is below.
+    # The other rows distinguish kinds by a claim of their own, or have one kind only; `Provider.OIDC` is below.
     for member in ("nonce", "at_hash", "c_hash"):
         with case(member):
-            assert refused(name, **{member: "x"}) is TokenInvalid
+            assert refused(name, **{member: "x"}) == "token_invalid"
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name.endswith("ID")])
 def test_what_is_marked_as_an_access_token_is_no_id_token(name: str) -> None:
-    assert refused(name, header={"typ": "at+jwt"}) is TokenInvalid
+    assert refused(name, header={"typ": "at+jwt"}) == "token_invalid"
     if not name.startswith("Cognito"):
         for member in ("scope", "scp", "cid"):
-            assert refused(name, **{member: "x"}) is TokenInvalid
+            assert refused(name, **{member: "x"}) == "token_invalid"
+
+
+def test_a_person_who_shares_no_address_with_the_application_is_one() -> None:
+    assert interactive("Google", email=None) is True
 
 
 @pytest.mark.parametrize("name", ["Entra, ID", "Okta, ID", "Google", "OIDC, ID"])
@@ -134,7 +125,7 @@ def test_a_client_id_does_not_make_an_id_token_an_access_token(name: str) -> Non
 
 
 def test_an_access_token_may_have_a_nonce_where_it_is_marked_as_one() -> None:
-    assert refused("OIDC, access", header={"typ": "JWT"}, scope=None, nonce="n") is TokenInvalid
+    assert refused("OIDC, access", header={"typ": "JWT"}, scope=None, nonce="n") == "token_invalid"
     for header, scopes in (
         ({"typ": "at+jwt"}, {"scope": None}),
         ({"typ": "JWT"}, {"scope": ""}),
@@ -146,9 +137,9 @@ def test_an_access_token_may_have_a_nonce_where_it_is_marked_as_one() -> None:
 
 def test_an_id_token_for_several_audiences_names_this_client_as_authorized() -> None:
     audience = ["s6BhdRkqt3", "other"]
-    assert refused("OIDC, ID", aud=audience) is TokenInvalid
-    assert refused("OIDC, ID", aud=audience, azp="other") is TokenInvalid
-    assert refused("OIDC, ID", aud=audience, azp=["s6BhdRkqt3"]) is TokenInvalid
+    assert refused("OIDC, ID", aud=audience) == "token_invalid"
+    assert refused("OIDC, ID", aud=audience, azp="other") == "token_invalid"
+    assert refused("OIDC, ID", aud=audience, azp=["s6BhdRkqt3"]) == "token_invalid"
     assert interactive("OIDC, ID", aud=audience, azp="s6BhdRkqt3")
 
 
@@ -160,7 +151,7 @@ def test_the_audience_is_always_checked(name: str) -> None:
             if SHAPES[name].audience == "iss":
                 assert verify(SHAPES[name].issuer, token) is None
                 continue
-            with pytest.raises(TokenInvalid):
+            with refused_with("token_invalid"):
                 verify(SHAPES[name].issuer, token)
 
 
@@ -175,26 +166,29 @@ TENANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TENANTS)
 def test_the_tenant_is_always_checked(name: str) -> None:
-    assert refused(name, **TENANTS[name]) is TokenInvalid
+    assert refused(name, **TENANTS[name]) == "token_invalid"
 
 
 def test_tenants_are_named_by_id_or_path() -> None:
     keys = PinnedKeySet(jwks("example-key-id", "RS256"))
     github = SHAPES["GitHub Actions"]
-    by_id = GitHubActions("65", audience="https://api.example.com", grants=None, keys=keys)
+    by_id = ExternalIssuer(
+        Provider.GITHUB_ACTIONS, "65", audience="https://api.example.com", grants=None, keys=keys
+    )
     assert verify(by_id, github.token()) is not None
-    with pytest.raises(TokenInvalid):
+    with refused_with("token_invalid"):
         verify(by_id, github.token(repository_owner="65", repository_owner_id="66"))
     assert interactive("GitLab CI", namespace_path="my-group/sub") is False
-    workspace = Google(
-        GOOGLE_CLIENT,
-        hosted_domain="example.com",
+    workspace = ExternalIssuer(
+        Provider.GOOGLE,
+        audience=GOOGLE_CLIENT,
+        required={"hd": "example.com"},
         grants=None,
         keys=PinnedKeySet(jwks(str(SHAPES["Google"].header["kid"]), "RS256")),
     )
     assert verify(workspace, SHAPES["Google"].token()) is not None
     for hd in (None, "attacker.example", ["example.com"]):
-        with pytest.raises(TokenInvalid):
+        with refused_with("token_invalid"):
             verify(workspace, SHAPES["Google"].token(hd=hd))
 
 
@@ -223,6 +217,7 @@ MACHINES: list[tuple[str, dict[str, Any]]] = [
     ("Google", {"email": ["ann@example.com"]}),
     ("Keycloak", {"preferred_username": "service-account-ci", "client_id": "ci"}),
     ("Keycloak", {"preferred_username": "service-account-ci"}),
+    ("Keycloak", {"client_id": "ci"}),
     ("Keycloak", {"clientHost": "10.0.0.1"}),
     ("Keycloak", {"sid": None}),
     ("Cognito, access", {"username": None, "sub": "xxxxxxxxxxxxexample"}),
@@ -234,6 +229,7 @@ MACHINES: list[tuple[str, dict[str, Any]]] = [
     ("Clerk", {"sub": "mch_1"}),
     ("Firebase", {"firebase": {"sign_in_provider": "anonymous"}}),
     ("Firebase", {"firebase": {"sign_in_provider": "custom"}}),
+    ("Firebase", {"firebase": {"sign_in_provider": ""}}),
     ("Firebase", {"firebase": {}}),
     ("PingOne", {"sid": None}),
     # What client credentials give, and other grants without a browser.
@@ -262,6 +258,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("Auth0", {"azp": None}),
     ("Entra, access", {"ver": "1.0"}),
     ("Entra, access", {"azpacr": None}),
+    # An access token of a program, which has no other mark.
+    ("Entra, ID", {"azp": "6e74172b-be56-4843-9ff4-e66a39bb12e4", "nonce": None}),
+    ("Entra, ID", {"azpacr": "1", "nonce": None}),
     ("Okta, access", {"jti": None}),
     ("Okta, access", {"jti": "ID.x"}),
     ("Okta, access", {"cid": None}),
@@ -296,7 +295,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 def test_the_claims_that_show_the_kind_of_a_token_are_required(
     name: str, changes: dict[str, Any]
 ) -> None:
-    assert refused(name, **changes) is TokenInvalid
+    assert refused(name, **changes) == "token_invalid"
 
 
 # What is no login anywhere (RFC 8417), bound to a key (RFC 7800), or used by another party (RFC 8693).
@@ -307,7 +306,7 @@ def test_a_logout_token_and_every_other_security_event_is_refused(name: str) -> 
     for events in ({"http://schemas.openid.net/event/backchannel-logout": {}}, {}, None, []):
         claims = {**SHAPES[name].claims, "events": events}
         for typ in (SHAPES[name].header, {**SHAPES[name].header, "typ": "logout+jwt"}):
-            with case(events, typ), pytest.raises(TokenInvalid):
+            with case(events, typ), refused_with("token_invalid"):
                 verify(SHAPES[name].issuer, sign(typ, claims))
 
 
@@ -316,7 +315,7 @@ def test_a_token_that_is_bound_to_a_key_is_no_bearers(name: str) -> None:
     for cnf in ({"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}, {"x5t#S256": "x"}, None):
         bound = sign(SHAPES[name].header, {**SHAPES[name].claims, "cnf": cnf})
         with case(cnf):
-            with pytest.raises(TokenInvalid):
+            with refused_with("token_invalid"):
                 verify(SHAPES[name].issuer, bound)
             assert verify(SHAPES[name].made(allow_bound=True), bound) is not None
 
@@ -328,7 +327,7 @@ def test_a_token_that_another_party_uses_is_never_a_persons(name: str) -> None:
         verified = verify(SHAPES[name].issuer, token)
         assert verified is not None
         assert verified.interactive is False
-        if SHAPES[name].issuer.preset.is_person is not None:
+        if SHAPES[name].issuer.rules.is_person is not None:
             verified = verify(SHAPES[name].made(interactive=lambda _claims: True), token)
             assert verified is not None
             assert verified.interactive is False
@@ -346,8 +345,8 @@ def scopes(name: str, grants: Any, **changes: object) -> frozenset[str] | None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_claim_limits_what_every_token_may_do(name: str) -> None:
     assert scopes(name, None) is None
-    named = f"{SHAPES[name].issuer.preset.token}-permissions"
-    for value, granted in (("a b", {"a", "b"}), ("", set()), ("  ", set()), (" a ", {"a"}),
+    named = f"{SHAPES[name].issuer.rules.kind}-permissions"
+    for value, granted in (("a b", {"a", "b"}), ("", set()), ("  ", set()), (" a ", {"a"}), ("a\tb", {"a\tb"}),
                            (["a", "b c"], {"a", "b c"}), ([], set()), (None, set())):  # fmt: skip
         with case(value):
             assert scopes(name, named, **{named: value}) == granted
@@ -357,7 +356,7 @@ def test_a_claim_limits_what_every_token_may_do(name: str) -> None:
 def test_a_claim_of_another_form_than_grants_have_is_refused(value: object) -> None:
     shape = SHAPES["Auth0"]
     token = sign(shape.header, {**shape.claims, "permissions": value})
-    with pytest.raises(TokenInvalid):
+    with refused_with("token_invalid"):
         verify(shape.made(grants="permissions"), token)
 
 
@@ -397,16 +396,21 @@ def test_a_function_that_cannot_say_what_was_granted_refuses_the_token(
     shape = SHAPES["OIDC, access"]
     issuer = shape.made(grants=grants)
     for _ in range(2):
-        with pytest.raises(TokenInvalid):
+        with refused_with("token_invalid"):
             verify(issuer, shape.token())
     (record,) = caplog.records
-    assert "its function `grants` raised" in record.getMessage()
+    assert (
+        "the function 'grants' for tokens of the issuer 'https://login.example' raised"
+        in record.getMessage()
+    )
+    assert "The token is refused." in record.getMessage()
     assert "5ba552d67" not in caplog.text
 
 
 def test_a_function_grants_by_claims_that_cannot_be_changed() -> None:
     assert scopes("OIDC, access", lambda _claims: ()) == frozenset()
     assert scopes("OIDC, access", lambda _claims: iter(["a", "a"])) == {"a"}
+    assert scopes("OIDC, access", lambda _claims: ["", "a"]) == {"a"}
     assert scopes("Auth0", lambda claims: claims["aud"][:1]) == {"https://example.com/health-api"}
 
 
@@ -432,20 +436,23 @@ def test_claims_that_the_application_requires_have_exactly_that_text() -> None:
     issuer = shape.made(required={"org_id": "org_1"})
     assert verify(issuer, shape.token(org_id="org_1")) is not None
     for value in (None, "", "org_2", ["org_1"], "ORG_1"):
-        with case(value), pytest.raises(TokenInvalid):
+        with case(value), refused_with("token_invalid"):
             verify(issuer, shape.token(org_id=value))
-    # What a preset fixes stays.
+    # What a row fixes stays.
     keycloak = SHAPES["Keycloak"].made(required={"typ": "ID"})
-    with pytest.raises(TokenInvalid):
+    with refused_with("token_invalid"):
         verify(keycloak, SHAPES["Keycloak"].token(typ="ID"))
 
 
 def test_an_organisation_of_buildkite_is_pinned_by_its_slug_or_its_id() -> None:
     shape, uuid = SHAPES["Buildkite"], "0184990a-477b-4fa8-9968-496074483cee"
     keys = shape.issuer.keys
-    by_id = Buildkite(uuid, audience="https://api.example.com", grants=None, keys=keys)
+    by_id = ExternalIssuer(
+        Provider.BUILDKITE, uuid, audience="https://api.example.com", grants=None, keys=keys
+    )
     assert verify(by_id, shape.token(organization_id=uuid)) is not None
-    pinned = OIDC(
+    pinned = ExternalIssuer(
+        Provider.OIDC,
         "https://agent.buildkite.com",
         audience="https://api.example.com",
         grants=None,
@@ -454,7 +461,7 @@ def test_an_organisation_of_buildkite_is_pinned_by_its_slug_or_its_id() -> None:
     )
     assert verify(pinned, shape.token()) is not None
     for issuer in (by_id, pinned):
-        with pytest.raises(TokenInvalid):
+        with refused_with("token_invalid"):
             verify(issuer, shape.token(organization_slug=uuid))
 
 
@@ -509,10 +516,32 @@ def test_a_claim_that_is_nested_500_deep_is_refused_and_nothing_is_logged(
     )
     assert world.enter(shape.token()).owner.id == shape.claims["sub"]
     for text in (shape.token(x=nested), token(x=nested)):
-        with pytest.raises(TokenInvalid) as refused:
+        with refused_with("token_invalid") as refused:
             world.enter(text)
         assert refused.value.code == "token_invalid"
     assert caplog.records == []
+
+
+# Rules of the application's own.
+
+SCOPED = TokenRules(kind="session", requires=("sid",), fixed={"use": "device"}, audience="device")
+
+
+def test_an_application_can_have_rules_for_another_kind_of_token() -> None:
+    shape = SHAPES["GitLab CI"]
+    issuer = shape.made(token=SCOPED, audience="d1")
+    device = {"sid": "s", "use": "device", "device": "d1"}
+    verified = verify(issuer, shape.token(**device))
+    assert verified is not None
+    assert verified.interactive is False
+    tenants = (
+        {"namespace_path": None},
+        {"namespace_path": ["my-group"]},
+        {"namespace_path": "other"},
+    )
+    for changes in ({"sid": None}, {"use": "x"}, {"device": "d2"}, {"events": {}}, *tenants):
+        with case(changes), refused_with("token_invalid"):
+            verify(issuer, shape.token(**{**device, **changes}))
 
 
 # Times.
@@ -524,9 +553,9 @@ def test_times_are_numbers_with_or_without_a_fraction(name: str) -> None:
     assert verify(SHAPES[name].issuer, SHAPES[name].token(**changes)) is not None
     for claim in ("iat", "exp", "nbf"):
         for value in (True, "1", [], {}, -1, math.inf, 1e300, 10**400, str(T)):
-            assert refused(name, **{claim: value}) is TokenInvalid
+            assert refused(name, **{claim: value}) == "token_invalid"
     for claim in ("iat", "exp"):
-        assert refused(name, **{claim: None}) is TokenInvalid
+        assert refused(name, **{claim: None}) == "token_invalid"
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -540,13 +569,13 @@ def test_a_token_outside_its_time_is_refused(name: str) -> None:
     shape, leeway = SHAPES[name], timedelta(seconds=30)
     end = NOW + timedelta(seconds=int(str(shape.claims["exp"])) - T)
     assert verify(shape.issuer, shape.token(), end + leeway - timedelta(seconds=1)) is not None
-    with pytest.raises(TokenExpired):
+    with refused_with("token_expired"):
         verify(shape.issuer, shape.token(), end + leeway)
-    with pytest.raises(TokenInvalid):
+    with refused_with("token_invalid"):
         verify(shape.issuer, shape.token(nbf=None), NOW - leeway - timedelta(seconds=1))
-    assert refused(name, nbf=T + 31) is TokenInvalid
-    assert refused(name, exp=T) is TokenInvalid
-    assert refused(name, exp=T + 30 * 3600) is TokenInvalid
+    assert refused(name, nbf=T + 31) == "token_invalid"
+    assert refused(name, exp=T) == "token_invalid"
+    assert refused(name, exp=T + 30 * 3600) == "token_invalid"
 
 
 def test_the_age_of_a_login_is_known_or_unknown_and_never_guessed() -> None:
@@ -558,8 +587,8 @@ def test_the_age_of_a_login_is_known_or_unknown_and_never_guessed() -> None:
         verified = verify(shape.issuer, shape.token(auth_time=None))
         assert verified is not None
         assert verified.authenticated_at is None
-        assert refused(name, auth_time=T + 31) is TokenInvalid
-        assert refused(name, auth_time="1") is TokenInvalid
+        assert refused(name, auth_time=T + 31) == "token_invalid"
+        assert refused(name, auth_time="1") == "token_invalid"
 
 
 @pytest.mark.parametrize("name", ["Entra, access", "Entra, ID"])
@@ -568,13 +597,13 @@ def test_a_login_may_be_later_than_the_token_whose_moment_is_set_back(name: str)
     verified = verify(SHAPES[name].issuer, SHAPES[name].token(**set_back, auth_time=T - 2))
     assert verified is not None
     assert verified.authenticated_at == NOW - timedelta(seconds=2)
-    assert refused(name, **set_back, auth_time=T + 31) is TokenInvalid
+    assert refused(name, **set_back, auth_time=T + 31) == "token_invalid"
 
 
 @pytest.mark.parametrize(
     ("fva", "age"),
     [([0, -1], 1), ([7, 2], 8), ([-1, -1], None), (None, None), ([], None), ([True], None),
-     (["7"], None), ([10**9], None), (7, None)],
+     (["7"], None), ([999_999], 10**6), ([10**6], None), (7, None)],
 )  # fmt: skip
 def test_the_age_from_clerk_is_in_minutes(fva: object, age: int | None) -> None:
     verified = verify(SHAPES["Clerk"].issuer, SHAPES["Clerk"].token(fva=fva))
@@ -586,46 +615,65 @@ def test_the_age_from_clerk_is_in_minutes(fva: object, age: int | None) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_preset_takes_three_lines_and_fetches_keys_by_itself(name: str) -> None:
+def test_an_issuer_fetches_keys_by_itself(name: str) -> None:
     issuer = SHAPES[name].make(grants=None)
     assert isinstance(issuer.keys, RemoteKeySet)
-    assert issuer.keys.issuer == next(iter(issuer.names))
-    assert repr(issuer) == f"<{type(issuer).__name__} {issuer.keys.issuer!r}>"
+    assert issuer.keys.issuer == issuer.names[0]
+    assert repr(issuer) == f"<ExternalIssuer {issuer.provider} {issuer.keys.issuer!r}>"
     pinned = SHAPES[name].issuer
     pinned.open()
     pinned.close()
 
 
+LOGIN = "https://login.example"
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("provider", "tenant", "options"),
     [
-        lambda: OIDC("", audience="a", grants=None),
-        lambda: OIDC("https://login.example", audience="", grants=None),
-        lambda: OIDC("https://login.example", audience=[], grants=None),
-        lambda: OIDC("https://login.example", audience="a", grants=None, token="refresh"),  # type: ignore[arg-type]
-        lambda: OIDC("https://login.example", audience="a", grants=None, max_lifetime=timedelta(0)),
-        lambda: OIDC("https://login.example", audience="a", grants=None, leeway=timedelta(hours=1)),
-        lambda: OIDC("https://login.example", audience="a", grants=None, interactive=True),  # type: ignore[arg-type]
-        lambda: Auth0("https://tenant.auth0.com/", audience="a", grants=None),
-        lambda: Entra("common", client_id="c", grants=None),
-        lambda: Entra("organizations", client_id="c", grants=None),
-        lambda: Cognito("pool", client_id="c", grants=None),
-        lambda: Cognito("eu_central/../x", client_id="c", grants=None),
-        lambda: Supabase("attacker.example/x?", audience="a", grants=None),
-        lambda: Firebase("../x", grants=None),
-        lambda: Clerk("clerk", authorized_parties="https://example.com", grants=None),
-        lambda: GitLabCI("/", audience="a", grants=None),
-        lambda: GitHubActions("a/b", audience="a", grants=None),
-        lambda: Keycloak("http://sso.example.com/realms/acme", audience="a", grants=None),
-        lambda: OIDC("https://login.example", audience="a", grants=""),
-        lambda: OIDC("https://login.example", audience="a", grants=7),  # type: ignore[arg-type]
-        lambda: OIDC("https://login.example", audience="a", grants=granted_later),  # type: ignore[arg-type]
-        lambda: GitHubActions("acme", audience="a", grants=None, interactive=bool),
-        lambda: Buildkite("a/b", audience="a", grants=None),
-        lambda: OIDC("https://agent.buildkite.com", audience="a", grants=None),
-        lambda: OIDC("https://accounts.google.com", audience="a", grants=None, token="id"),
+        (Provider.OIDC, "", {}),
+        (Provider.OIDC, LOGIN, {"audience": ""}),
+        (Provider.OIDC, LOGIN, {"audience": []}),
+        (Provider.OIDC, LOGIN, {"token": "refresh"}),
+        (Provider.OIDC, LOGIN, {"max_lifetime": timedelta(0)}),
+        (Provider.OIDC, LOGIN, {"leeway": timedelta(hours=1)}),
+        (Provider.OIDC, LOGIN, {"interactive": True}),
+        (Provider.OIDC, LOGIN, {"grants": ""}),
+        (Provider.OIDC, LOGIN, {"grants": 7}),
+        (Provider.OIDC, LOGIN, {"grants": granted_later}),
+        (Provider.OIDC, LOGIN, {"issuer": "https://other.example"}),
+        (Provider.OIDC, LOGIN, {"token": SCOPED, "access_claims": ["jti"]}),
+        (Provider.OIDC, LOGIN, {"token": SCOPED, "interactive": bool}),
+        (Provider.OIDC, "https://gitlab.com", {}),
+        (Provider.OIDC, "https://agent.buildkite.com", {}),
+        (Provider.OIDC, "https://accounts.google.com", {"token": "id"}),
+        (Provider.OIDC, "accounts.google.com", {"keys": SHAPES["Google"].issuer.keys}),
+        (Provider.AUTH0, "", {}),
+        (Provider.AUTH0, "https://tenant.auth0.com/", {}),
+        (Provider.AUTH0, "tenant.auth0.com", {"token": "id"}),
+        (Provider.AUTH0, "tenant.auth0.com", {"issuer": ""}),
+        (Provider.AUTH0, "tenant.auth0.com", {"audience_claim": "azp"}),
+        (Provider.AUTH0, "tenant.auth0.com", {"access_claims": ["azp"]}),
+        (Provider.ENTRA, "common", {}),
+        (Provider.ENTRA, "organizations", {}),
+        (Provider.COGNITO, "pool", {}),
+        (Provider.COGNITO, "eu_central/../x", {}),
+        (Provider.SUPABASE, "attacker.example/x?", {}),
+        (Provider.FIREBASE, "../x", {}),
+        (Provider.CLERK, "clerk", {}),
+        (Provider.GITLAB_CI, "/", {}),
+        (Provider.GITLAB_CI, "acme/", {}),
+        (Provider.GITLAB_CI, "acme", {"issuer": "https://agent.buildkite.com"}),
+        (Provider.GOOGLE, "example.com", {}),
+        (Provider.GITHUB_ACTIONS, "a/b", {}),
+        (Provider.GITHUB_ACTIONS, "acme", {"interactive": bool}),
+        (Provider.BUILDKITE, "a/b", {}),
+        (Provider.KEYCLOAK, "https://gitlab.com", {}),
+        (Provider.KEYCLOAK, "http://sso.example.com/realms/acme", {}),
     ],
 )
-def test_a_set_up_that_cannot_be_meant_is_refused(make: Any) -> None:
+def test_a_set_up_that_cannot_be_meant_is_refused(
+    provider: Provider, tenant: str, options: dict[str, Any]
+) -> None:
     with pytest.raises(ConfigurationError):
-        make()
+        ExternalIssuer(provider, tenant, **{"audience": "a", "grants": None, **options})

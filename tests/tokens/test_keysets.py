@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -16,23 +17,17 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
+from tests.cases import refused_with
 from tests.core.support import b64
 from tests.tokens.provider import DISCOVERY, Provider, drip, huge, public_jwk, send, serve
 
 from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal
 from msk_auth.core import issuer as issuing
 from msk_auth.core.compact import encode_segment
-from msk_auth.errors import ConfigurationError, SigningKeysUnavailable, TokenInvalid
+from msk_auth.errors import ConfigurationError
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.tokens import keysets
-from msk_auth.tokens._fetch import (
-    MAX_DOCUMENT,
-    FetchError,
-    _DeadlineReader,
-    check_url,
-    fetch_json,
-)
-from msk_auth.tokens.issuers import OIDC
+from msk_auth.tokens import issuers, keysets
+from msk_auth.tokens._fetch import MAX_DOCUMENT, FetchError, check_url, fetch_json
 from msk_auth.tokens.keysets import FRESH_SECONDS, PAUSE_SECONDS, PinnedKeySet, RemoteKeySet
 
 FETCH_SECONDS, WAIT_SECONDS = keysets._FETCH_SECONDS, issuing.PENDING_SECONDS
@@ -42,6 +37,15 @@ P256, P384, P521 = (
     ec.generate_private_key(c()) for c in (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 )
 EDWARDS = ed25519.Ed25519PrivateKey.generate()
+
+
+@contextmanager
+def opened(keys: RemoteKeySet) -> Iterator[RemoteKeySet]:
+    keys.open()
+    try:
+        yield keys
+    finally:
+        keys.close()
 
 
 def jwk_of(key: Any, **more: object) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def clock() -> ManualClock:
 def keys(provider: Provider, clock: ManualClock) -> Iterator[RemoteKeySet]:
     keys = RemoteKeySet(provider.url, clock=clock)
     first = keys._landed
-    with keys:
+    with opened(keys):
         # The set has its keys a moment before the fetch has ended, and a test would take that end for its own fetch's.
         first.result(60)
         yield keys
@@ -113,7 +117,7 @@ def eventually(condition: Callable[[], object]) -> None:
 def find(keys: Any, kid: str = "k") -> list[frozenset[str]]:
     """The algorithms of each key with an id; nothing is waited for."""
     assert keys.pending() is None
-    return [key.algorithms for key in keys.find(kid)]
+    return [{*key.schemes} for key in keys.find(kid)]
 
 
 def pass_time(keys: RemoteKeySet, clock: ManualClock, seconds: float) -> None:
@@ -337,7 +341,7 @@ def test_the_last_good_set_serves_through_an_outage_of_a_stated_time(
     assert find(keys) == [{"ES256"}]
     clock.seconds += 2
     assert keys.pending() is None
-    with pytest.raises(SigningKeysUnavailable) as refused:
+    with refused_with("signing_keys_unavailable") as refused:
         keys.find("k")
     assert (refused.value.status, refused.value.code) == (503, "signing_keys_unavailable")
     assert refused.value.retry_after is not None
@@ -354,7 +358,7 @@ def test_the_last_good_set_serves_through_an_outage_of_a_stated_time(
 
     eventually(is_fetched)
     assert keys._state.keys is not None
-    assert [key.algorithms for key in keys._state.keys.find("k")] == [{"ES256"}]
+    assert [{*key.schemes} for key in keys._state.keys.find("k")] == [{"ES256"}]
 
 
 @pytest.mark.parametrize(
@@ -374,10 +378,10 @@ def test_a_discovery_document_that_is_not_this_issuers_gives_no_keys(
     discovery: dict[str, Any], provider: Provider
 ) -> None:
     provider.discovery = {"issuer": provider.url, **discovery}
-    with RemoteKeySet(provider.url) as keys:
+    with opened(RemoteKeySet(provider.url)) as keys:
         eventually(lambda: keys._state.tried_at > 0)
         assert keys.pending() is None
-        with pytest.raises(SigningKeysUnavailable):
+        with refused_with("signing_keys_unavailable"):
             keys.find("k")
     assert provider.fetches == 0
 
@@ -396,11 +400,12 @@ def test_the_discovery_document_is_read_again_after_an_hour_and_after_a_failure(
 
 
 def test_a_fixed_uri_needs_no_discovery_and_headers_are_sent_along(provider: Provider) -> None:
-    with RemoteKeySet(
+    set_of_cluster = RemoteKeySet(
         "https://kubernetes.default.svc",
         jwks_uri=provider.url + "/keys",
         headers=lambda: {"Authorization": "Bearer pod"},
-    ) as keys:
+    )
+    with opened(set_of_cluster) as keys:
         eventually(lambda: keys._state.keys is not None)
     assert provider.requests == {"/keys": 1}
     assert provider.headers[0]["Authorization"] == "Bearer pod"
@@ -473,7 +478,7 @@ def blocking(url: str) -> Authenticator[str]:
     return Authenticator(
         MemoryKeyStore(),
         find_owner=lambda _: None,
-        issuers=[OIDC(url, audience="api", grants=None)],
+        issuers=[issuers.ExternalIssuer(issuers.Provider.OIDC, url, audience="api", grants=None)],
         find_external_owner=owner,
     )
 
@@ -527,7 +532,7 @@ def test_an_issuer_that_does_not_answer_is_503_within_five_seconds(
     authenticator = blocking(provider.url)
     header = [f"Bearer {issuer_token(provider.url)}"]
     for _ in range(3):
-        with pytest.raises(SigningKeysUnavailable):
+        with refused_with("signing_keys_unavailable"):
             authenticator.authenticate(header)
     assert provider.fetches == 1
     key_set_of(authenticator).close()
@@ -547,7 +552,7 @@ def test_a_request_does_not_wait_for_the_end_of_a_long_fetch(
     header = [f"Bearer {issuer_token(provider.url)}"]
     with blocking(provider.url) as authenticator:
         monkeypatch.setattr(issuing, "PENDING_SECONDS", 0.01)
-        with pytest.raises(SigningKeysUnavailable):
+        with refused_with("signing_keys_unavailable"):
             authenticator.authenticate(header)
         monkeypatch.setattr(issuing, "PENDING_SECONDS", 60)
         released.set()
@@ -559,7 +564,9 @@ def test_one_set_serves_several_event_loops(provider: Provider) -> None:
     authenticator = AsyncAuthenticator(
         AsyncMemoryKeyStore(),
         find_owner=no_owner,
-        issuers=[OIDC(provider.url, audience="api", grants=None)],
+        issuers=[
+            issuers.ExternalIssuer(issuers.Provider.OIDC, provider.url, audience="api", grants=None)
+        ],
         find_external_owner=owner_later,
     )
     header = [f"Bearer {issuer_token(provider.url)}"]
@@ -618,7 +625,7 @@ def test_a_forked_child_has_the_keys_and_a_thread_of_its_own(provider: Provider)
 
 
 def test_an_unknown_key_id_is_token_invalid(provider: Provider) -> None:
-    with blocking(provider.url) as authenticator, pytest.raises(TokenInvalid):
+    with blocking(provider.url) as authenticator, refused_with("token_invalid"):
         authenticator.authenticate([f"Bearer {issuer_token(provider.url, 'other')}"])
 
 
@@ -676,12 +683,3 @@ def test_time_is_bounded_although_bytes_keep_coming(provider: Provider) -> None:
 def test_a_server_without_tls_is_not_an_https_server(provider: Provider) -> None:
     with pytest.raises(FetchError, match="SSL"):
         fetch_json(provider.url.replace("http:", "https:"), seconds=60)
-
-
-def test_nothing_is_read_after_the_deadline() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs, ours.makefile("rb", buffering=0) as raw:
-        reader = _DeadlineReader(ours, raw, time.monotonic() - 1)
-        assert reader.readable()
-        with pytest.raises(TimeoutError):
-            reader.read(1)

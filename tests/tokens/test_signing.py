@@ -22,8 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from tests.core.support import AUDIENCE, NOW, SECRET, profile, signing_key
 
-from msk_auth import AlgorithmName, KeyRing, SigningKey
+from msk_auth import KeyRing, SigningKey
 from msk_auth.errors import ConfigurationError
+from msk_auth.tokens import AlgorithmName
 
 ALGORITHMS: tuple[AlgorithmName, ...] = get_args(AlgorithmName)
 ASYMMETRIC: tuple[AlgorithmName, ...] = ("ES256", "Ed25519", "RS256")

@@ -13,16 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.cases import code_of, refused_with
 from tests.watch.site import ENDS, SECOND, Change, SingleStore, Site
 
 from msk_auth import ApiKey, AsyncAuthenticator, Owner, require
-from msk_auth.errors import (
-    ConfigurationError,
-    KeyRevoked,
-    OwnerDisabled,
-    Problem,
-    StoreUnavailable,
-)
+from msk_auth.errors import ConfigurationError, Problem, StoreUnavailable
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +88,7 @@ async def test_access_lasts_with_the_permissions_that_the_policy_names(site: Sit
 async def test_a_store_that_reads_one_key_at_a_time_will_do(site: Site) -> None:
     principal = site.key()
     auth = site.awaiting(store=SingleStore(site))
-    with pytest.raises(KeyRevoked):
+    with refused_with("key_revoked"):
         async with auth.watch(principal):
             site.revoke(principal)
             await for_ever()
@@ -114,7 +109,7 @@ async def test_a_block_does_not_begin_after_a_revocation(site: Site) -> None:
     principal = site.key()
     site.revoke(principal)
     watch = site.awaiting(watch_interval=SECOND).watch(principal)
-    with pytest.raises(KeyRevoked) as raised:
+    with refused_with("key_revoked") as raised:
         async with watch:
             pytest.fail("it begins")
     assert watch.refusal is raised.value
@@ -126,7 +121,7 @@ async def test_a_stream_does_not_begin_after_a_revocation(site: Site) -> None:
     source = Countdown()
     watch = site.awaiting(watch_interval=SECOND).watch(principal)
     assert [item async for item in watch.stream(source)] == []
-    assert isinstance(watch.refusal, KeyRevoked)
+    assert code_of(watch.refusal) == "key_revoked"
     assert source.left == 3
 
 
@@ -266,7 +261,7 @@ async def test_of_two_watches_the_one_whose_access_ended_raises(site: Site) -> N
     auth = site.awaiting()
     inner, outer = site.key(), site.key("bob")
     async with auth.watch(outer):
-        with pytest.raises(KeyRevoked):
+        with refused_with("key_revoked"):
             async with auth.watch(inner):
                 site.revoke(inner)
                 await for_ever()
@@ -308,7 +303,7 @@ async def test_a_stream_ends_while_it_waits_and_its_source_with_it(site: Site) -
 
     watch = site.awaiting().watch(principal)
     assert [item async for item in watch.stream(source())] == ["first"]
-    assert isinstance(watch.refusal, KeyRevoked)
+    assert code_of(watch.refusal) == "key_revoked"
     assert ended == ["kept"]
 
 
@@ -324,7 +319,7 @@ async def test_a_stream_ends_however_much_there_is(site: Site) -> None:
     async for n in watch.stream(source()):
         if n == 3:
             site.revoke(principal)
-    assert isinstance(watch.refusal, KeyRevoked)
+    assert code_of(watch.refusal) == "key_revoked"
 
 
 async def test_a_stream_gives_what_there_is_and_raises_what_its_source_raises(site: Site) -> None:
@@ -396,7 +391,7 @@ async def test_code_that_closes_its_connection_itself_can_wait_for_the_reason(si
     waiting = asyncio.create_task(site.awaiting().watch(principal).wait())
     await rounds(site, "owner ann")
     site.revoke(principal)
-    assert isinstance(await waiting, KeyRevoked)
+    assert code_of(await waiting) == "key_revoked"
 
 
 # The rounds
@@ -420,11 +415,12 @@ async def test_all_watches_of_a_process_share_one_read_in_an_interval(site: Site
 
 async def test_nothing_is_read_when_nothing_is_watched(site: Site) -> None:
     auth = site.awaiting()
-    # The rounds of an earlier test may be about to end on the same loop.
+    # Those of an earlier test may be about to end on the same loop.
     earlier = asyncio.all_tasks()
     async with auth.watch(site.key()):
-        of_this = asyncio.all_tasks() - earlier
-        assert {task.get_name() for task in of_this} == {"msk_auth watch"}
+        begun = asyncio.all_tasks() - earlier
+        of_this = {task for task in begun if task.get_name() == "msk_auth watch"}
+        assert of_this
     await until(lambda: all(task.done() for task in of_this))
 
 
@@ -445,7 +441,7 @@ async def test_many_keys_are_read_in_batches(site: Site) -> None:
     waiting = [asyncio.create_task(auth.watch(each).wait()) for each in principals]
     await rounds(site, "keys", 4)
     site.revoke(principals[299])
-    assert isinstance(await waiting[299], KeyRevoked)
+    assert code_of(await waiting[299]) == "key_revoked"
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
@@ -503,7 +499,7 @@ async def test_look_ups_that_hang_hold_up_only_what_depends_on_them(
     watch = asyncio.create_task(auth.watch(principal).wait())
     await entered.wait()
     site.revoke(principal)
-    assert isinstance(await watch, KeyRevoked)
+    assert code_of(await watch) == "key_revoked"
     site.clock.advance(5 * SECOND)
     ended = await asyncio.gather(*hung)
     assert {type(each) for each in ended} == {StoreUnavailable}
@@ -543,18 +539,18 @@ async def test_every_event_loop_has_rounds_of_its_own(site: Site) -> None:
         return await waiting
 
     for principal in principals:
-        assert isinstance(await asyncio.to_thread(asyncio.run, follow(principal)), KeyRevoked)
-    assert isinstance(await follow(site.key()), KeyRevoked)
+        assert code_of(await asyncio.to_thread(asyncio.run, follow(principal))) == "key_revoked"
+    assert code_of(await follow(site.key())) == "key_revoked"
 
 
 async def test_an_owner_who_comes_back_does_not_bring_back_what_has_ended(site: Site) -> None:
     auth = site.awaiting()
     watch = auth.watch(site.key())
     site.change_owner(disabled=True)
-    assert isinstance(await watch.wait(), OwnerDisabled)
+    assert code_of(await watch.wait()) == "owner_disabled"
     site.change_owner(disabled=False)
     await asyncio.sleep(0.02)
-    assert isinstance(watch.refusal, OwnerDisabled)
+    assert code_of(watch.refusal) == "owner_disabled"
 
 
 @pytest.mark.parametrize("interval", [timedelta(0), -SECOND, timedelta(seconds=1.001)])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.cases import code_of
 from tests.watch.site import PERMISSIONS, SECOND, Site
 
 from msk_auth import Owner
-from msk_auth._async.rounds import LookUp, Round
-from msk_auth._sync.verdict import Watched
-from msk_auth.errors import KeyRevoked
+from msk_auth._async.watch import LookUp, Round
+from msk_auth._sync.watch import Watched
 
 pytestmark = pytest.mark.anyio
 
@@ -92,7 +92,7 @@ async def test_a_revoked_key_is_found_in_a_round_that_is_too_short_for_its_owner
     rounds.site.revoke(bob.principal)
     assert await rounds.make([ann, bob], 1) == ["ann"]
     assert ann.refusal is None
-    assert isinstance(bob.refusal, KeyRevoked)
+    assert code_of(bob.refusal) == "key_revoked"
 
 
 async def test_keys_that_are_read_one_by_one_are_read_with_their_owners() -> None:

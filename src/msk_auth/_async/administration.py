@@ -1,29 +1,29 @@
-"""The keys of all owners, for administrators.
+"""The keys of all owners: for administrators, and their ends for the application's scheduled jobs.
 
-Beside the authenticators, so that an application has these operations only if it asks for them.
+In classes beside the authenticators, so that nothing that a request reaches through an authenticator lists the keys of other
+owners, and an application has these operations only if it asks for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Generic, cast
 
-from msk_auth.authenticator.base import not_counted
 from msk_auth.core import administration
-from msk_auth.core.activity import KeyActivity
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.events import KeyRevocation, RevocationCause
-from msk_auth.core.key_management import is_key_id, present
-from msk_auth.core.model import ApiKey, KeyFilter, KeyPage, KeyQuery, Principal, UserT
+from msk_auth.core.events import KeyExpiring, KeyRevocation, RevocationCause
+from msk_auth.core.key_management import NOTICE_DAYS, PageCursor, is_key_id, present
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyFilter, KeyPage, KeyQuery, Principal, UserT
 from msk_auth.core.policy import Policy, require_interactive
 from msk_auth.core.store import offered
 
 from .authenticator import AsyncAuthenticator
-from .lifecycle import check_kind
 from .ports import AsyncPorts
-from .store import AsyncActivityStore, AsyncAdminStore
+from .primitives import check_kind
+from .store import AsyncAdminStore, AsyncExpiryStore
 
 EVERY_KEY: Final = KeyFilter()
 
@@ -52,10 +52,12 @@ class AsyncAdminKeys(Generic[UserT]):
         *,
         max_age: timedelta | None = None,
     ) -> None:
-        check_kind("AsyncAdminKeys", authenticator)
-        parts: Any = authenticator
-        _check_store(parts._store)  # noqa: SLF001 - these are its operations, in a class of their own
-        self._ports: AsyncPorts[UserT] = parts._ports  # noqa: SLF001
+        self._ports = _ports_of(
+            authenticator,
+            "AsyncAdminKeys",
+            ["list_all"],
+            "cannot list the keys of all owners. Add list_all to it, as in AdminStore, and run StoreContract.",
+        )
         self.authenticator = authenticator
         self.policy: Policy = require_interactive(permission, max_age=max_age)
 
@@ -99,30 +101,6 @@ class AsyncAdminKeys(Generic[UserT]):
             if len(batch) < administration.BATCH:
                 return KeyPage(tuple(found), None)
         return KeyPage(tuple(found), None if position is None else administration.encode(position))
-
-    async def key_activity(
-        self, principal: Principal[UserT], key_id: str, *, since: date | None = None
-    ) -> KeyActivity:
-        """What a key of any owner did, as :meth:`Authenticator.key_activity` returns it.
-
-        Args:
-            principal: The administrator.
-            key_id: The id of the key, which may be deleted.
-            since: The first day to read, in UTC; None means all that is kept.
-
-        Raises:
-            ConfigurationError: The authenticator has no `activity`.
-            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is no administrator's login.
-            KeyNotFound: There is no such key.
-            StoreUnavailable: The store did not answer.
-        """
-        if self.authenticator.activity is None:
-            raise not_counted()
-        self.policy.check(principal, self._ports.now())
-        found = await self._ports.look_ups.find_key(key_id) if is_key_id(key_id) else None
-        record = present(found)
-        # Of a deleted key too: its activity is kept as long as that of others.
-        return await cast("AsyncActivityStore", self._ports.store).activity(record.id, since=since)
 
     async def revoke_key(self, principal: Principal[UserT], key_id: str) -> ApiKey:
         """Revoke a key of any owner, for good. No verification that starts after this returned succeeds.
@@ -190,9 +168,111 @@ class AsyncAdminKeys(Generic[UserT]):
         return await self._ports.store.list(query)
 
 
-def _check_store(store: Any) -> None:
-    if offered(store, "list_all") is None:
-        raise ConfigurationError(
-            f"{type(store).__name__} cannot list the keys of all owners. Add list_all to it, as in AdminStore, and run"
-            " StoreContract."
+class AsyncKeyExpiry(Generic[UserT]):
+    """Lists the keys of all owners that end soon, and announces the end of each at 30, 7 and 1 days.
+
+    It asks for no principal: it is for programs of the application, such as a scheduled job. Do not call it in a route;
+    people list keys through :class:`AsyncAdminKeys`. It starts no thread, no task and no timer.
+
+    Args:
+        authenticator: Whose keys.
+
+    Raises:
+        ConfigurationError: The store cannot list keys by their end (see :class:`~msk_auth.stores.AsyncExpiryStore`), or this is no
+            `AsyncAuthenticator`.
+    """
+
+    def __init__(self, authenticator: AsyncAuthenticator[UserT]) -> None:
+        self._ports = _ports_of(
+            authenticator,
+            "AsyncKeyExpiry",
+            ["list_expiring", "announce_expiry"],
+            "cannot list keys by their end. Add list_expiring and announce_expiry to it, as in ExpiryStore, keep announced_days"
+            " of ApiKey, and run StoreContract.",
         )
+        self._store = cast("AsyncExpiryStore", self._ports.store)
+
+    async def expiring(
+        self, *, before: datetime, cursor: str | None = None, limit: int = administration.BATCH
+    ) -> KeyPage:
+        """A page of the active keys that end before a moment and are not replaced, the first to end first.
+
+        Args:
+            before: The moment, with its offset from UTC.
+            cursor: The `next_cursor` of the page before.
+            limit: 1 to 500.
+
+        Raises:
+            InputInvalid: An argument is not acceptable.
+            StoreUnavailable: The store did not answer.
+        """
+        now = self._ports.now()
+        administration.check_expiring(before, limit)
+        after = None if cursor is None else PageCursor.decode(cursor)
+        found: dict[str, ApiKey] = {}
+        # From one stretch to the next, as a key moves that is announced meanwhile: it may be met twice, and is not missed.
+        for announced in (None, *reversed(NOTICE_DAYS)):
+            query = ExpiryQuery(now, before, announced, after, limit + 1)
+            found.update((record.id, record) for record in await self._store.list_expiring(query))
+        return administration.page_of_expiring(found.values(), limit)
+
+    async def announce(self) -> int:
+        """Send a :class:`KeyExpiring` for each key that ends within 30, 7 or 1 days and was not announced for that yet.
+
+        A key is announced for the least that it has reached; revoked, replaced and expired ones are not, and a key that was
+        made to last 30 days is first announced 7 days before its end. Call it regularly, such as every hour, in any number
+        of processes: each event is sent once.
+
+        The store's `on_change` gets the event in the transaction that notes it: exactly once. `on_event` gets it after the
+        commit: not at all if the process dies between the two.
+
+        Returns:
+            How many events it sent.
+
+        Raises:
+            StoreUnavailable: The store did not answer, or `on_change` raised. What was sent before stays so; the next call
+                sends the rest.
+        """
+        count = 0
+        for days, stretch in administration.stretches(self._ports.now()):
+            query = stretch
+            while batch := await self._store.list_expiring(query):
+                for record in batch:
+                    count += await self._announce(record.id, days, query.now)
+                query = replace(query, after=administration.position(batch[-1]))
+        return count
+
+    async def _announce(self, key_id: str, days: int, now: datetime) -> bool:
+        def event(record: ApiKey) -> KeyExpiring:
+            return KeyExpiring(now, record, days)
+
+        # Of several processes the one whose write changed the key announces it.
+        noted = await self._store.announce_expiry(
+            key_id, days=days, change=lambda after: (event(after),)
+        )
+        if noted is not None:
+            await self._ports.emit(event(noted))
+        return noted is not None
+
+
+def _ports_of(
+    authenticator: AsyncAuthenticator[UserT], name: str, methods: Sequence[str], lacks: str
+) -> AsyncPorts[UserT]:
+    """The ports of an authenticator.
+
+    Args:
+        authenticator: Whose keys.
+        name: Of the class that reads them.
+        methods: What that class needs of the store.
+        lacks: What is wrong with a store without them.
+
+    Raises:
+        ConfigurationError: The store has not all of these methods, or the authenticator is of the other kind.
+    """
+    check_kind(name, authenticator)
+    parts: Any = authenticator
+    store = parts._store  # noqa: SLF001 - these are its operations, in classes of their own
+    if any(offered(store, method) is None for method in methods):
+        raise ConfigurationError(f"{type(store).__name__} {lacks}")
+    ports: AsyncPorts[UserT] = parts._ports  # noqa: SLF001
+    return ports

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from msk_auth._failures import unavailable_because
-from msk_auth._sync.verdict import MAX_INTERVAL, check_interval
-from msk_auth.authenticator.base import NO_LIMITS, PROBLEM_BASE, not_counted, refusal
-from msk_auth.authenticator.validation import not_a_list_of_values, takes
+from msk_auth._sync.watch import MAX_INTERVAL, check_interval
+from msk_auth.authenticator import NO_LIMITS, not_a_list_of_values, refusal, takes
 from msk_auth.clock import Clock
-from msk_auth.core import authentication, key_management, references, revocation
-from msk_auth.core.activity import ActivitySettings, KeyActivity
+from msk_auth.core import authentication, key_management, references
 from msk_auth.core.authentication import Presented
 from msk_auth.core.digest import KeyHasher
-from msk_auth.core.errors import (
-    InputInvalid,
-    KeyMalformed,
-    KeyUnknown,
-    Problem,
-)
+from msk_auth.core.errors import CredentialRefused, InputInvalid, Problem
 from msk_auth.core.events import (
     CredentialUsed,
     Event,
@@ -33,6 +26,7 @@ from msk_auth.core.events import (
     KeyRevocation,
     KeyRotated,
     KeyUpdated,
+    LeakedKey,
     RevocationCause,
 )
 from msk_auth.core.fields import KeyDetails, KeyEdit
@@ -60,20 +54,16 @@ from msk_auth.core.model import (
     UserT,
 )
 from msk_auth.core.policy import Policy
-from msk_auth.core.revocation import LeakedKey
 from msk_auth.core.store import KeyChange
-from msk_auth.tokens.external import ExternalIssuer
+from msk_auth.tokens.issuers import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import RequestSession
 
-from .activity import flush_activity
 from .leases import Leases
-from .lifecycle import AsyncLifecycle, awaited
-from .look_ups import AsyncLookUps
 from .ports import AsyncPorts
-from .primitives import AWAITS, MaybeAwaitable
-from .store import AsyncActivityStore, AsyncKeyStore
-from .verification import AsyncVerifier
+from .primitives import AWAITS, AsyncLifecycle, MaybeAwaitable, awaited
+from .store import AsyncKeyStore
+from .verification import AsyncLookUps, AsyncVerifier
 from .watch import AsyncWatch, AsyncWatches
 
 
@@ -92,7 +82,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         find_owner: Returns the application's user with an id, read anew on each call; None if there is none. As
             :class:`~msk_auth.AsyncUsers` it reads in the session of the request, where the adapter knows it.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
-        issuers: Identity providers whose JWTs are accepted as well, such as `Auth0` of `msk_auth.tokens.issuers`.
+        issuers: Identity providers whose JWTs are accepted as well: see :class:`~msk_auth.tokens.issuers.ExternalIssuer`.
             Opening this authenticator starts to fetch their keys.
         find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
             None if there is none. It may create one. Needed with `issuers`.
@@ -111,14 +101,11 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         on_event: Called with each event. What it raises is logged and changes no result.
             An awaitable that it returns is awaited.
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
-        problem_base: What the `type` of problem documents begins with.
         clock: Where the time comes from.
         lease: For how long a verification may be reused; None reads the store for each request. Every call that ends
-            access waits that much longer: see `msk_auth.leases.cache`. The owners that `find_owner` returns must be
+            access waits that much longer: see `msk_auth.leases`. The owners that `find_owner` returns must be
             immutable: see :func:`~msk_auth.immutable`.
         lease_entries: How many verifications are cached; each takes about 1 KiB.
-        activity: Counts what keys do, for :meth:`key_activity`, and says what is kept; None counts nothing. A function is
-            called with each :meth:`flush`, so that a change takes effect at once.
         watch_interval: How often :meth:`watch` verifies an open connection; at most a second.
 
     Raises:
@@ -143,11 +130,9 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         hasher: KeyHasher | None = None,
         on_event: Callable[[Event], MaybeAwaitable[None]] | None = None,
         realm: str = "api",
-        problem_base: str = PROBLEM_BASE,
         clock: Clock | None = None,
         lease: timedelta | None = None,
         lease_entries: int = 10_000,
-        activity: ActivitySettings | Callable[[], Awaitable[ActivitySettings]] | None = None,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
         super().__init__(
@@ -164,11 +149,9 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             key_format=key_format,
             hasher=hasher,
             realm=realm,
-            problem_base=problem_base,
             clock=clock,
             lease=lease,
             lease_entries=lease_entries,
-            activity=activity,
             awaits=AWAITS,
             overrides_authenticate=type(self).authenticate
             is not AsyncAuthenticator[Any].authenticate,
@@ -176,11 +159,12 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         )
         self._store = store
         self._look_ups = AsyncLookUps(store, find_owner, find_external_owner, find_session)
+        self._verifier = AsyncVerifier(self.rules, self._look_ups)
         self._leases: Leases[UserT] = Leases(self._cache, store, self.clock)
         self._ports = AsyncPorts(
             store,
             self._look_ups,
-            AsyncVerifier(self.rules, self._look_ups),
+            self._verifier,
             self._leases,
             self.clock,
             key_limits=key_limits,
@@ -215,8 +199,8 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             TypeError: `authorization` is one value, not a list.
             CredentialsMissing: There are no credentials, or they are of another scheme.
             RequestMalformed: The header cannot be read.
-            CredentialRefused: The credential is not accepted; the subclass says why.
-            AddressNotAllowed: The key has networks, and the address is in none of them.
+            CredentialRefused: The credential is not accepted; `code` says why.
+            Forbidden: The key has networks, and the address is in none of them.
             StoreUnavailable: The store or a look-up did not answer.
         """
         principal = None if self._cache is None else self._cache.find(authorization)
@@ -251,9 +235,8 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             owner, both as of now.
 
         Raises:
-            ReferenceInvalid: It is no reference of this application, or was changed.
-            CredentialRefused: The key, the login or its session has ended, or the owner is disabled or gone; the subclass
-                says which. The same reference will not work again.
+            CredentialRefused: It is no reference of this application, or was changed; or the key, the login or its session has
+                ended, or the owner is disabled or gone. `code` says which. The same reference will not work again.
             StoreUnavailable: The store or a look-up did not answer. Try the same reference again later.
             ConfigurationError: There is no pepper.
         """
@@ -261,7 +244,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         try:
             read = references.read(peppers, reference)
             now = self._ports.now()
-            principal = await AsyncVerifier(self.rules, self._look_ups).resume(read, now)
+            principal = await self._verifier.resume(read, now)
         except Problem as problem:
             await self._report(problem)
             raise
@@ -317,14 +300,17 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             on_behalf_of: The id of another owner, such as a service account, for whom the principal acts. The key gets at
                 most what that owner may do and `may_act_for` returned. It always has scopes of its own: without `scopes`,
                 all that it may get now.
-            **details: `description`, `labels` and `networks`; see :class:`~msk_auth.KeyDetails`.
+            **details: Beside the name, each empty by default. `description`: what the owner writes about the key, up to 500
+                characters. `labels`: what the key can be searched by, such as `env:prod`: up to 20, each of 1 to 50
+                lower-case letters, digits and `. _ : / -`, beginning with a letter or a digit. `networks`: where the key
+                works from: up to 50 networks such as `203.0.113.0/24`, or addresses; None means everywhere.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
             InputInvalid: Something of the key is not acceptable, or the other owner is disabled.
             ConfigurationError: `lifetime` is of another kind.
             PermissionDenied: There is no other owner with this id, or the principal may not act for them.
-            TokenExpired, TokenRevoked: The principal acts for another owner, and its login has ended since.
+            CredentialRefused: The principal acts for another owner, and its login has ended since.
             KeyLimitReached: The owner has as many active keys as allowed.
             StoreUnavailable: The store did not answer. The key may exist.
         """
@@ -413,7 +399,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Raises:
             InteractiveRequired: The principal is not interactive.
             KeyNotFound: The owner has no such key.
-            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            PermissionDenied, CredentialRefused: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
         now = self._ports.now()
@@ -435,7 +421,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Raises:
             InteractiveRequired: The principal is not interactive.
             KeyNotFound: The owner has no such key.
-            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            PermissionDenied, CredentialRefused: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may be gone; try again.
         """
         now = self._ports.now()
@@ -469,7 +455,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             InputInvalid: The moment has no offset.
             InteractiveRequired: The principal is not interactive.
             KeyNotFound: The owner has no such key.
-            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            PermissionDenied, CredentialRefused: As for :meth:`create_key`, with `on_behalf_of`.
             StoreUnavailable: The store did not answer. The key may expire then; try again.
         """
         now = self._ports.now()
@@ -505,14 +491,14 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             principal: Must be interactive.
             key_id: The id of the key.
             on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
-            **changes: The new values; see :class:`~msk_auth.KeyEdit`. None clears a description, and makes a key work from
+            **changes: The new `name`, `description`, `labels` and `networks`, as for :meth:`create_key`. None clears a description, and makes a key work from
                 everywhere; labels and networks take the place of all that are there. No verification that starts after
                 this returned succeeds from outside of the new networks.
 
         Raises:
             InputInvalid: Nothing is given, or something is not acceptable.
             InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
-            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
+            PermissionDenied, CredentialRefused: As for :meth:`create_key`, with `on_behalf_of`.
         """
         now = self._ports.now()
         MANAGE.check(principal, now)
@@ -548,13 +534,14 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             same response for both (RFC 7009, section 2.2).
 
         Raises:
-            KeyMalformed: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
+            CredentialRefused: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
         now = self._ports.now()
+        presented = self.rules.key_format.parse(key)
         try:
-            held = await self._ports.verifier.find_presented(key)
-        except KeyUnknown:
+            held = await self._ports.verifier.verify_key(presented)
+        except CredentialRefused:
             return None
         event = partial(KeyRevocation, now, None, cause=RevocationCause.POSSESSION)
         (revoked,) = await self._ports.revoke_all([held], now, lambda after: (event(after),))
@@ -580,12 +567,12 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         held: dict[str, ApiKey] = {}
         for key in dict.fromkeys(found.key for found in leaked):
             # Malformed and unknown ones are skipped.
-            with suppress(KeyMalformed, KeyUnknown):
+            with suppress(CredentialRefused):
                 held[key] = await self._ports.verifier.find_presented(key)
         revoked = await self._ports.revoke_all(
             list(held.values()),
             now,
-            lambda after: revocation.leaks_of(after, leaked, held, now),
+            lambda after: key_management.leaks_of(after, leaked, held, now),
         )
         records = {
             key: before if after is None else after
@@ -636,42 +623,12 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
         Raises:
             KeyNotFound: The owner has no such key.
-            InteractiveRequired, PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with
+            InteractiveRequired, PermissionDenied, CredentialRefused: As for :meth:`create_key`, with
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
         authority = await self._authority(principal, on_behalf_of, self._ports.now())
         return await self._find_key_of(authority.owner, key_id)
-
-    async def key_activity(
-        self,
-        principal: Principal[UserT],
-        key_id: str,
-        *,
-        since: date | None = None,
-        on_behalf_of: str | None = None,
-    ) -> KeyActivity:
-        """What a key did: its requests of each day, and its last one, as of the last :meth:`flush` of each process.
-
-        Args:
-            principal: Must be interactive: the addresses are of people.
-            key_id: The id of the key.
-            since: The first day to read, in UTC; None means all that is kept.
-            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
-
-        Raises:
-            ConfigurationError: This authenticator has no `activity`.
-            InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
-            PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with `on_behalf_of`.
-        """
-        if self.activity is None:
-            raise not_counted()
-        now = self._ports.now()
-        # It has addresses of people, so no API key reads it.
-        MANAGE.check(principal, now)
-        authority = await self._authority(principal, on_behalf_of, now)
-        record = await self._find_key_of(authority.owner, key_id)
-        return await cast("AsyncActivityStore", self._ports.store).activity(record.id, since=since)
 
     async def list_keys(
         self,
@@ -695,7 +652,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
         Raises:
             InputInvalid: The cursor, the limit or the label is not acceptable.
-            InteractiveRequired, PermissionDenied, TokenExpired, TokenRevoked: As for :meth:`create_key`, with
+            InteractiveRequired, PermissionDenied, CredentialRefused: As for :meth:`create_key`, with
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
         """
@@ -708,7 +665,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
     @awaited  # async only
     async def flush(self) -> None:
-        """Write the collected times of last use, upgraded digests and counts of activity, and delete activity that is too old.
+        """Write the collected times of last use and upgraded digests.
 
         What cannot be written now is kept for the next call.
         """
@@ -718,8 +675,6 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
                 await self._store.touch(batch.last_used)
             for key_id, (old, new) in batch.upgrades.items():
                 await self._store.replace_digest(key_id, old=old, new=new)
-        if self.activity is not None:
-            await flush_activity(self.activity, self._store, self._ports.now())
 
     async def _verify(
         self,
@@ -731,23 +686,28 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
         A lease covers a credential, whichever requests present it. The address is each request's own.
         """
-        look_ups = self._look_ups
-        # A session answers with what it has read before, which can be older than a lease, and other requests would get it.
-        if request is not None and self._cache is None:
-            look_ups = look_ups.in_session(request)
-        attempt = await self._leases.begin(presented)
-        try:
-            if attempt.principal is not None:
-                return authentication.at_address(attempt.principal, address)
+        if self._cache is None:
+            verifier = self._verifier
+            if request is not None:
+                verifier = AsyncVerifier(self.rules, self._look_ups.in_session(request))
             now = self.clock.now()
-            outcome = await AsyncVerifier(self.rules, look_ups).authenticate(presented, now)
-            self._leases.keep(attempt, outcome)
-            principal = authentication.at_address(outcome.principal, address)
-            if principal.key_id is not None:
-                self._usage.note(principal.key_id, now, outcome.upgrade)
-            return principal
-        finally:
-            self._leases.end(attempt)
+            outcome = await verifier.authenticate(presented, now)
+        else:
+            # Not in the session of the request: it answers with what it has read before, which can be older than a lease,
+            # and other requests would get it.
+            attempt = await self._leases.begin(presented)
+            try:
+                if attempt.principal is not None:
+                    return authentication.at_address(attempt.principal, address)
+                now = self.clock.now()
+                outcome = await self._verifier.authenticate(presented, now)
+                self._leases.keep(attempt, outcome)
+            finally:
+                self._leases.end(attempt)
+        principal = authentication.at_address(outcome.principal, address)
+        if principal.key_id is not None:
+            self._usage.note(principal.key_id, now, outcome.upgrade)
+        return principal
 
     async def _authority(
         self, principal: Principal[UserT], on_behalf_of: str | None, now: datetime
@@ -757,7 +717,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Raises:
             ConfigurationError: The application has no `may_act_for`.
             InteractiveRequired: The principal is no interactive login.
-            TokenExpired, TokenRevoked: The login of the principal would be refused now.
+            CredentialRefused: The login of the principal would be refused now.
             PermissionDenied: There is no such owner, or the principal may not act for them. One answer for both: the ids of
                 owners cannot be found out.
         """
@@ -826,7 +786,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         """What happened to each key that was on the owner's list."""
 
         def change_of(before: ApiKey) -> KeyChange:
-            return lambda after: (revocation.forgotten(before, after, now),)
+            return lambda after: (key_management.forgotten(before, after, now),)
 
         events: list[KeyRevocation | KeyDeleted] = []
         query = KeyQuery(owner_id, now, limit=MAX_PAGE)
@@ -837,7 +797,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
                     before.id, owner_id=before.owner_id, at=now, change=change_of(before)
                 )
                 if after is not None:
-                    events.append(revocation.forgotten(before, after, now))
+                    events.append(key_management.forgotten(before, after, now))
         return events
 
     async def _report(self, error: Exception) -> Problem:

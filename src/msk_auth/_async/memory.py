@@ -6,12 +6,11 @@ import threading
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from msk_auth._callables import check_hook
 from msk_auth._fork import after_fork_in_child
-from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.fields import KeyUpdate
@@ -24,7 +23,7 @@ from . import primitives
 class AsyncMemoryKeyStore:
     """An :class:`~msk_auth.stores.AsyncKeyStore` in a dictionary; safe to use from several threads.
 
-    It is an :class:`~msk_auth.stores.AsyncAdminStore`, :class:`~msk_auth.stores.AsyncActivityStore`, :class:`~msk_auth.stores.AsyncExpiryStore` and
+    It is an :class:`~msk_auth.stores.AsyncAdminStore`, :class:`~msk_auth.stores.AsyncExpiryStore` and
     :class:`~msk_auth.stores.AsyncLeaseRegister` as well. Its methods are theirs.
 
     Args:
@@ -39,8 +38,6 @@ class AsyncMemoryKeyStore:
         self.on_change: Final = on_change
         self._records: dict[str, ApiKey] = {}
         self._leases: dict[tuple[timedelta, str], RecordedLease] = {}
-        self._days: dict[str, dict[date, DailyRequests]] = {}
-        self._last_requests: dict[str, LastRequest] = {}
         self._renew()
         after_fork_in_child(self._renew)
 
@@ -194,39 +191,6 @@ class AsyncMemoryKeyStore:
             record = self._records.get(key_id)
             if record is not None and record.digest == old:
                 self._records[key_id] = replace(record, digest=new)
-
-    async def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
-        """See :class:`~msk_auth.stores.AsyncActivityStore`."""
-        async with primitives.holding(self._lock):
-            for entry in entries:
-                days = self._days.setdefault(entry.key_id, {})
-                day, accepted, refused = days.get(entry.day, DailyRequests(entry.day, 0, 0))
-                days[day] = DailyRequests(day, accepted + entry.accepted, refused + entry.refused)
-                last = self._last_requests.get(entry.key_id)
-                if last is None or last.at <= entry.last.at:
-                    self._last_requests[entry.key_id] = entry.last
-
-    async def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
-        """See :class:`~msk_auth.stores.AsyncActivityStore`."""
-        async with primitives.holding(self._lock):
-            days = sorted(self._days.get(key_id, {}).values())
-            recent = tuple(each for each in days if since is None or each.day >= since)
-            return KeyActivity(recent, self._last_requests.get(key_id))
-
-    async def delete_activity(self, *, before: date, limit: int) -> int:
-        """See :class:`~msk_auth.stores.AsyncActivityStore`."""
-        async with primitives.holding(self._lock):
-            old_days = [
-                (days, day) for days in self._days.values() for day in days if day < before
-            ][:limit]
-            old_requests = [
-                key_id for key_id, last in self._last_requests.items() if last.at.date() < before
-            ][:limit]
-            for days, day in old_days:
-                del days[day]
-            for key_id in old_requests:
-                del self._last_requests[key_id]
-            return len(old_days) + len(old_requests)
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.stores.AsyncLeaseRegister`."""

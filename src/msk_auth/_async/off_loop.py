@@ -17,7 +17,7 @@ from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 
 from .authenticator import AsyncAuthenticator
-from .lifecycle import is_beside_loop
+from .primitives import is_beside_loop
 from .watch import LOOK_UPS_AT_ONCE, AsyncWatches
 
 T = TypeVar("T")
@@ -32,11 +32,9 @@ _SHARED: Final = (
     "rules",
     "users",
     "realm",
-    "problem_base",
     "clock",
     "cached_principal",
     "takes_address",
-    "activity",
     "authorize",
     "reference",
 )

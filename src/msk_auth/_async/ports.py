@@ -20,10 +20,9 @@ from msk_auth.core.model import ApiKey, KeyLimits, Owner, Principal, UserT, free
 from msk_auth.core.store import KeyChange
 
 from .leases import Leases
-from .look_ups import AsyncLookUps
 from .primitives import MaybeAwaitable, result_of
 from .store import AsyncKeyStore
-from .verification import AsyncVerifier
+from .verification import AsyncLookUps, AsyncVerifier
 
 T = TypeVar("T")
 P = ParamSpec("P")

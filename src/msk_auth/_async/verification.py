@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from msk_auth.core import issuer as issuing
 from msk_auth.core.authentication import Authenticated, Presented, Rules, at_address, stands, within
 from msk_auth.core.compact import ParsedToken
 from msk_auth.core.errors import (
     ConfigurationError,
+    CredentialRefused,
     CredentialsMissing,
-    CrossOriginRefused,
-    KeyExpired,
-    KeyRevoked,
-    KeyUnknown,
-    OwnerDisabled,
+    Forbidden,
     Problem,
-    TokenExpired,
-    TokenInvalid,
-    TokenRevoked,
 )
 from msk_auth.core.issuer import VerifiedToken
 from msk_auth.core.keys import KeyValue
@@ -42,10 +37,96 @@ from msk_auth.core.model import (
     Owner,
     Principal,
     Session,
+    UserT,
 )
 from msk_auth.core.references import Reference
+from msk_auth.core.store import WrongRecord, offered
+from msk_auth.users import RequestSession, in_session_of
 
 from . import primitives
+from .store import AsyncKeyStore
+
+if TYPE_CHECKING:  # async only
+    from msk_auth.batching import BatchedReader
+
+R = TypeVar("R", ApiKey, Owner[Any], Session)
+
+_FindMany: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]]  # async only
+
+
+class AsyncLookUps(Generic[UserT]):
+    """Looks up keys, owners and sessions. Each result has the id that was asked for: no caller has to check it.
+
+    Args:
+        store: Stores the keys.
+        find_owner: The application's function, as the others are.
+        find_external_owner: None if there is none.
+        find_session: None if there is none.
+    """
+
+    def __init__(
+        self,
+        store: AsyncKeyStore,
+        find_owner: Callable[[str], Awaitable[Owner[UserT] | None]],
+        find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]] | None,
+        find_session: Callable[[str], Awaitable[Session | None]] | None,
+    ) -> None:
+        self._store = store
+        self._find_many: _FindMany | None = offered(store, "find_many")  # async only
+        self._batches: BatchedReader[ApiKey] | None = None  # async only
+        self.keys_at_once: int = 1  # async only
+        if self._find_many is not None:  # async only
+            # Keys that are read at the same time share a round trip. Imported here, since it imports asyncio, which a
+            # blocking application does not need.
+            from msk_auth.batching import MAX_BATCH, BatchedReader
+
+            may_share = offered(store, "may_share_reads")
+            self._batches = BatchedReader(store.find, self._find_many, may_share)
+            self.keys_at_once = MAX_BATCH
+        self._find_owner = find_owner
+        self._find_external_owner = find_external_owner
+        self._find_session = find_session
+
+    def in_session(self, request: RequestSession) -> AsyncLookUps[UserT]:
+        """These look-ups for one request: they read the owner in its session."""
+        there = copy(self)
+        there._find_owner = in_session_of(request, self._find_owner)  # noqa: SLF001 - it is a copy of this object
+        there._find_external_owner = in_session_of(request, self._find_external_owner)  # noqa: SLF001
+        return there
+
+    async def find_key(self, key_id: str, /) -> ApiKey | None:
+        """The record of a key."""
+        if self._batches is not None:  # async only
+            return _requested("a key", await self._batches.find(key_id), key_id)
+        return _requested("a key", await self._store.find(key_id), key_id)
+
+    async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:  # async only
+        """The records of several keys, in any order; those that do not exist may be left out."""
+        if self._find_many is None:
+            return [await self._store.find(key_id) for key_id in key_ids]
+        return await self._find_many(key_ids)
+
+    async def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
+        """The application's user with an id."""
+        return _requested("an owner", await self._find_owner(owner_id), owner_id)
+
+    async def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[UserT] | None:
+        """The application's user for the subject of an issuer."""
+        find = self._find_external_owner
+        return None if find is None else await find(identity)
+
+    async def find_session(self, session_id: str, /) -> Session | None:
+        """The login session with an id."""
+        find = self._find_session
+        return None if find is None else _requested("a session", await find(session_id), session_id)
+
+
+def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
+    """The answer, if it has the requested id."""
+    if answer is not None and answer.id != requested_id:
+        raise WrongRecord(what)
+    return answer
+
 
 _REST_OF_SECOND: Final = timedelta(microseconds=999_999)
 
@@ -97,12 +178,12 @@ class AsyncVerifier:
         """The principal of a key whose secret was presented."""
         status = record.status(now)
         if status is KeyStatus.REVOKED:
-            raise KeyRevoked(key_id=record.id)
+            raise CredentialRefused("key_revoked", key_id=record.id)
         if status is not KeyStatus.ACTIVE:
-            raise KeyExpired(key_id=record.id)
+            raise CredentialRefused("key_expired", key_id=record.id)
         owner = await self._reads.find_owner(record.owner_id)
         if not stands(owner, self._rules, record.created_at):
-            raise OwnerDisabled(key_id=record.id)
+            raise CredentialRefused("owner_disabled", key_id=record.id)
         return Principal(
             owner,
             CredentialKind.API_KEY,
@@ -118,8 +199,8 @@ class AsyncVerifier:
         """The record of a presented key with the right secret, in any state.
 
         Raises:
-            KeyMalformed: The form or the checksum is wrong; the store was not read.
-            KeyUnknown: There is no such key, or the secret is wrong.
+            CredentialRefused: `key_malformed`: the form or the checksum is wrong, and the store was not read. `key_unknown`:
+                there is no such key, or the secret is wrong.
         """
         return await self.verify_key(self._rules.key_format.parse(credential))
 
@@ -138,25 +219,27 @@ class AsyncVerifier:
         else:
             matches = hasher.verify(credential, digest)
         if record is None or matches is not True:
-            raise KeyUnknown(key_id=presented.id)
+            raise CredentialRefused("key_unknown", key_id=presented.id)
         return record
 
     async def _authenticate_token(self, token: ParsedToken, now: datetime) -> Authenticated:
-        refusals: list[TokenExpired | TokenInvalid] = []
+        refusals: list[CredentialRefused] = []
         for issuer in self._rules.issuers:
             try:
                 pending = issuer.pending(token)
                 if pending is not None:
                     await primitives.wait_for_future(pending, issuing.PENDING_SECONDS)
                 verified = issuer.authenticate(token, now)
-            except (TokenExpired, TokenInvalid) as refusal:
+            except CredentialRefused as refusal:
+                if refusal.code not in {"token_invalid", "token_expired"}:
+                    raise
                 # It may be of another kind, or for another audience, that the application configured for the same issuer.
                 refusals.append(refusal)
             else:
                 if verified is not None:
                     return await self._principal_of_login(verified, now)
         if refusals:
-            raise min(refusals, key=lambda refusal: isinstance(refusal, TokenInvalid))
+            raise min(refusals, key=lambda refusal: refusal.code == "token_invalid")
         return await self._authenticate_login(token, now)
 
     async def _authenticate_login(
@@ -166,7 +249,7 @@ class AsyncVerifier:
             questions_about(presented.reveal(), self._rules.logins), now
         )
         if verified is None:
-            raise TokenInvalid
+            raise CredentialRefused("token_invalid")
         outcome = await self._principal_of_login(verified, now)
         return outcome._replace(has_spellings=True)
 
@@ -175,7 +258,7 @@ class AsyncVerifier:
         if verified is None:
             raise CredentialsMissing
         if presented.is_foreign:
-            raise CrossOriginRefused
+            raise Forbidden("cross_origin_refused")
         return await self._principal_of_login(verified, now)
 
     async def _principal_of_login(self, verified: VerifiedToken, now: datetime) -> Authenticated:
@@ -184,7 +267,7 @@ class AsyncVerifier:
         if self._rules.checks_sessions and verified.has_session:
             # Another issuer has no sessions here, so this subject is the id of an owner.
             if verified.session_id is None or not isinstance(verified.subject, str):
-                raise TokenInvalid
+                raise CredentialRefused("token_invalid")
             session = await self._find_open_session(verified.session_id, verified.subject, now)
             if valid_until is not None and session.expires_at is not None:
                 valid_until = min(valid_until, session.expires_at)
@@ -204,10 +287,11 @@ class AsyncVerifier:
     async def _find_open_session(self, session_id: str, owner_id: str, now: datetime) -> Session:
         session = await self._reads.find_session(session_id)
         if session is None or session.owner_id != owner_id or session.ended_at is not None:
-            raise TokenRevoked
+            raise CredentialRefused("token_revoked")
         if session.expires_at is not None and now >= session.expires_at:
-            raise TokenRevoked(
-                "This login was idle for too long or has reached its longest time. Log in again."
+            raise CredentialRefused(
+                "token_revoked",
+                "This login was idle for too long or has reached its longest time. Log in again.",
             )
         return session
 
@@ -217,7 +301,7 @@ class AsyncVerifier:
         This needs no secret: it was right, and the public ids find all that has changed since.
 
         Raises:
-            CredentialRefused, AddressNotAllowed: A request with the same credential would be refused now.
+            CredentialRefused, Forbidden: A request with the same credential would be refused now.
         """
         if principal.key_id is not None:
             again = await self._act_by_key_again(principal.key_id, principal.owner.id, now)
@@ -276,7 +360,7 @@ class AsyncVerifier:
         """The principal of a key whose secret was presented before."""
         record = await self._reads.find_key(key_id)
         if record is None or record.owner_id != owner_id:
-            raise KeyUnknown(key_id=key_id)
+            raise CredentialRefused("key_unknown", key_id=key_id)
         return await self._act_by_key(record, now)
 
     async def _find_owner_of_login_again(
@@ -291,13 +375,13 @@ class AsyncVerifier:
     ) -> Owner[Any]:
         """The owner of a login that was verified before, if it has not ended."""
         if expires_at is not None and now >= expires_at:
-            raise TokenExpired
+            raise CredentialRefused("token_expired")
         if self._rules.checks_sessions and session_id is not None:
             await self._find_open_session(session_id, owner_id, now)
         owner = await self._find_owner_of_login(subject, authenticated_at)
         # The application may have given an external identity to another owner since.
         if owner.id != owner_id:
-            raise TokenRevoked
+            raise CredentialRefused("token_revoked")
         return owner
 
     async def _find_owner_of_login(
@@ -315,7 +399,7 @@ class AsyncVerifier:
             # made by this very look-up, after the login.
             owner = await self._reads.find_external_owner(subject)
         if not stands(owner, self._rules, made_at):
-            raise TokenRevoked
+            raise CredentialRefused("token_revoked")
         return owner
 
     async def _first_login(
@@ -324,7 +408,7 @@ class AsyncVerifier:
         """What the first login stands for that one of the functions returns; None if all say "not mine".
 
         Raises:
-            TokenExpired: It has ended.
+            CredentialRefused: It has ended.
             LoginFailed: A function raised something else than a problem.
             NotALogin: The result is of the wrong type, or lies in the future.
             Problem: What a function raised.

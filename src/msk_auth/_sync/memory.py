@@ -7,12 +7,11 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from msk_auth._callables import check_hook
 from msk_auth._fork import after_fork_in_child
-from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.fields import KeyUpdate
@@ -25,7 +24,7 @@ from . import primitives
 class MemoryKeyStore:
     """An :class:`~msk_auth.stores.KeyStore` in a dictionary; safe to use from several threads.
 
-    It is an :class:`~msk_auth.stores.AdminStore`, :class:`~msk_auth.stores.ActivityStore`, :class:`~msk_auth.stores.ExpiryStore` and
+    It is an :class:`~msk_auth.stores.AdminStore`, :class:`~msk_auth.stores.ExpiryStore` and
     :class:`~msk_auth.stores.LeaseRegister` as well. Its methods are theirs.
 
     Args:
@@ -38,8 +37,6 @@ class MemoryKeyStore:
         self.on_change: Final = on_change
         self._records: dict[str, ApiKey] = {}
         self._leases: dict[tuple[timedelta, str], RecordedLease] = {}
-        self._days: dict[str, dict[date, DailyRequests]] = {}
-        self._last_requests: dict[str, LastRequest] = {}
         self._renew()
         after_fork_in_child(self._renew)
 
@@ -189,39 +186,6 @@ class MemoryKeyStore:
             record = self._records.get(key_id)
             if record is not None and record.digest == old:
                 self._records[key_id] = replace(record, digest=new)
-
-    def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
-        """See :class:`~msk_auth.stores.ActivityStore`."""
-        with primitives.holding(self._lock):
-            for entry in entries:
-                days = self._days.setdefault(entry.key_id, {})
-                day, accepted, refused = days.get(entry.day, DailyRequests(entry.day, 0, 0))
-                days[day] = DailyRequests(day, accepted + entry.accepted, refused + entry.refused)
-                last = self._last_requests.get(entry.key_id)
-                if last is None or last.at <= entry.last.at:
-                    self._last_requests[entry.key_id] = entry.last
-
-    def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
-        """See :class:`~msk_auth.stores.ActivityStore`."""
-        with primitives.holding(self._lock):
-            days = sorted(self._days.get(key_id, {}).values())
-            recent = tuple(each for each in days if since is None or each.day >= since)
-            return KeyActivity(recent, self._last_requests.get(key_id))
-
-    def delete_activity(self, *, before: date, limit: int) -> int:
-        """See :class:`~msk_auth.stores.ActivityStore`."""
-        with primitives.holding(self._lock):
-            old_days = [
-                (days, day) for days in self._days.values() for day in days if day < before
-            ][:limit]
-            old_requests = [
-                key_id for key_id, last in self._last_requests.items() if last.at.date() < before
-            ][:limit]
-            for days, day in old_days:
-                del days[day]
-            for key_id in old_requests:
-                del self._last_requests[key_id]
-            return len(old_days) + len(old_requests)
 
     def recorded_leases(self) -> Collection[RecordedLease]:
         """See :class:`~msk_auth.stores.LeaseRegister`."""

@@ -21,10 +21,9 @@ from msk_auth.core.model import ApiKey, KeyLimits, Owner, Principal, UserT, free
 from msk_auth.core.store import KeyChange
 
 from .leases import Leases
-from .look_ups import LookUps
 from .primitives import result_of
 from .store import KeyStore
-from .verification import Verifier
+from .verification import LookUps, Verifier
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from msk_auth.authenticator import FLUSH_SECONDS, BaseAuthenticator
 from msk_auth.core import store as store_hooks
+from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyEvent
-from msk_auth.core.model import ApiKey
-
-from .store import KeyStore
+from msk_auth.core.model import UserT
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -49,17 +51,6 @@ def wait_for_future(future: Future[None], seconds: float) -> None:
     wait([future], seconds)
 
 
-class KeyReader:
-    """Reads records of keys."""
-
-    def __init__(self, store: KeyStore) -> None:
-        self._store = store
-
-    def find(self, key_id: str) -> ApiKey | None:
-        """The record with this id."""
-        return self._store.find(key_id)
-
-
 def run_slowly(work: Callable[..., T], *arguments: Any) -> T:
     """The result of a function that takes a core for long: in the thread of the request."""
     return work(*arguments)
@@ -68,3 +59,54 @@ def run_slowly(work: Callable[..., T], *arguments: Any) -> T:
 def holding(lock: threading.Lock) -> threading.Lock:
     """Hold a lock."""
     return lock
+
+
+def check_kind(name: str, authenticator: object) -> None:
+    """Refuse an authenticator that awaits, for a class that blocks.
+
+    Args:
+        name: Of the class.
+        authenticator: What it was given.
+
+    Raises:
+        ConfigurationError: It is no `Authenticator`.
+    """
+    if not isinstance(authenticator, Lifecycle):
+        raise ConfigurationError(f"{name} takes an Authenticator. Use Async{name}.")
+
+
+class Lifecycle(BaseAuthenticator[UserT]):
+    """What an authenticator does between its opening and its closing: an adapter flushes it after responses."""
+
+    @property
+    def is_flush_due(self) -> bool:
+        """True if the last :meth:`flush` was a minute ago."""
+        return self.clock.monotonic() - self._last_flush >= FLUSH_SECONDS
+
+    def flush_if_due(self) -> None:
+        """Call :meth:`flush` if the last call was a minute ago. Adapters do this after a response."""
+        if self.is_flush_due:
+            self.flush()
+
+    @abstractmethod
+    def flush(self) -> None:
+        """See :class:`Authenticator`."""
+
+    def __enter__(self) -> Self:
+        self._open_issuers()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close_issuers()
+        self.flush()
+
+    def _begin_closed(self) -> None:
+        self._last_flush = self.clock.monotonic()
+
+    def _note_flush(self) -> None:
+        self._last_flush = self.clock.monotonic()

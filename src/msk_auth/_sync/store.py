@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from typing import Protocol
 
-from msk_auth.core.activity import ActivityEntry, KeyActivity
 from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery
 from msk_auth.core.store import KeyChange, RecordedLease
@@ -159,46 +158,6 @@ class AdminStore(Protocol):
         ...
 
 
-class ActivityStore(Protocol):
-    """What a store adds so that it is counted what keys do (`activity=` of :class:`~msk_auth.Authenticator`).
-
-    A store without it works, and cannot be used with `activity`.
-    """
-
-    def record_activity(self, entries: Sequence[ActivityEntry]) -> None:
-        """Add the counts of entries to those that are there, all of them or, if it raises, none.
-
-        Several processes add at the same time, and no count is lost. The last request of a key is replaced by one that is not
-        earlier. No other part of a key changes.
-
-        Args:
-            entries: At least one, each key and day at most once; up to :data:`ACTIVITY_BATCH`.
-        """
-        ...
-
-    def activity(self, key_id: str, *, since: date | None) -> KeyActivity:
-        """What a key did; nothing for an unknown id.
-
-        Args:
-            key_id: The key.
-            since: The first day to read; None means all days. The last request is read whenever it was.
-        """
-        ...
-
-    def delete_activity(self, *, before: date, limit: int) -> int:
-        """Delete days before this one, and last requests before it began.
-
-        Args:
-            before: The first day that stays.
-            limit: How many days of keys to delete at most, and how many last requests. The time must not grow with the number
-                of those that stay.
-
-        Returns:
-            How many were deleted; zero if there is nothing left to delete.
-        """
-        ...
-
-
 class ExpiryStore(Protocol):
     """What a store adds so that the end of keys can be announced (:class:`~msk_auth.KeyExpiry`).
 
@@ -229,7 +188,7 @@ class ExpiryStore(Protocol):
 
 
 class LeaseRegister(Protocol):
-    """What a store adds so that processes may use leases (`msk_auth.leases.cache`).
+    """What a store adds so that processes may use leases (`msk_auth.leases`).
 
     A store without it works, and cannot be used with a lease.
     """

@@ -3,26 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msk_auth.core import issuer as issuing
 from msk_auth.core.authentication import Authenticated, Presented, Rules, at_address, stands, within
 from msk_auth.core.compact import ParsedToken
 from msk_auth.core.errors import (
     ConfigurationError,
+    CredentialRefused,
     CredentialsMissing,
-    CrossOriginRefused,
-    KeyExpired,
-    KeyRevoked,
-    KeyUnknown,
-    OwnerDisabled,
+    Forbidden,
     Problem,
-    TokenExpired,
-    TokenInvalid,
-    TokenRevoked,
 )
 from msk_auth.core.issuer import VerifiedToken
 from msk_auth.core.keys import KeyValue
@@ -43,10 +38,72 @@ from msk_auth.core.model import (
     Owner,
     Principal,
     Session,
+    UserT,
 )
 from msk_auth.core.references import Reference
+from msk_auth.core.store import WrongRecord
+from msk_auth.users import RequestSession, in_session_of
 
 from . import primitives
+from .store import KeyStore
+
+R = TypeVar("R", ApiKey, Owner[Any], Session)
+
+
+class LookUps(Generic[UserT]):
+    """Looks up keys, owners and sessions. Each result has the id that was asked for: no caller has to check it.
+
+    Args:
+        store: Stores the keys.
+        find_owner: The application's function, as the others are.
+        find_external_owner: None if there is none.
+        find_session: None if there is none.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore,
+        find_owner: Callable[[str], Owner[UserT] | None],
+        find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None,
+        find_session: Callable[[str], Session | None] | None,
+    ) -> None:
+        self._store = store
+        self._find_owner = find_owner
+        self._find_external_owner = find_external_owner
+        self._find_session = find_session
+
+    def in_session(self, request: RequestSession) -> LookUps[UserT]:
+        """These look-ups for one request: they read the owner in its session."""
+        there = copy(self)
+        there._find_owner = in_session_of(request, self._find_owner)  # noqa: SLF001 - it is a copy of this object
+        there._find_external_owner = in_session_of(request, self._find_external_owner)  # noqa: SLF001
+        return there
+
+    def find_key(self, key_id: str, /) -> ApiKey | None:
+        """The record of a key."""
+        return _requested("a key", self._store.find(key_id), key_id)
+
+    def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
+        """The application's user with an id."""
+        return _requested("an owner", self._find_owner(owner_id), owner_id)
+
+    def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[UserT] | None:
+        """The application's user for the subject of an issuer."""
+        find = self._find_external_owner
+        return None if find is None else find(identity)
+
+    def find_session(self, session_id: str, /) -> Session | None:
+        """The login session with an id."""
+        find = self._find_session
+        return None if find is None else _requested("a session", find(session_id), session_id)
+
+
+def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
+    """The answer, if it has the requested id."""
+    if answer is not None and answer.id != requested_id:
+        raise WrongRecord(what)
+    return answer
+
 
 _REST_OF_SECOND: Final = timedelta(microseconds=999_999)
 
@@ -96,12 +153,12 @@ class Verifier:
         """The principal of a key whose secret was presented."""
         status = record.status(now)
         if status is KeyStatus.REVOKED:
-            raise KeyRevoked(key_id=record.id)
+            raise CredentialRefused("key_revoked", key_id=record.id)
         if status is not KeyStatus.ACTIVE:
-            raise KeyExpired(key_id=record.id)
+            raise CredentialRefused("key_expired", key_id=record.id)
         owner = self._reads.find_owner(record.owner_id)
         if not stands(owner, self._rules, record.created_at):
-            raise OwnerDisabled(key_id=record.id)
+            raise CredentialRefused("owner_disabled", key_id=record.id)
         return Principal(
             owner,
             CredentialKind.API_KEY,
@@ -117,8 +174,8 @@ class Verifier:
         """The record of a presented key with the right secret, in any state.
 
         Raises:
-            KeyMalformed: The form or the checksum is wrong; the store was not read.
-            KeyUnknown: There is no such key, or the secret is wrong.
+            CredentialRefused: `key_malformed`: the form or the checksum is wrong, and the store was not read. `key_unknown`:
+                there is no such key, or the secret is wrong.
         """
         return self.verify_key(self._rules.key_format.parse(credential))
 
@@ -137,25 +194,27 @@ class Verifier:
         else:
             matches = hasher.verify(credential, digest)
         if record is None or matches is not True:
-            raise KeyUnknown(key_id=presented.id)
+            raise CredentialRefused("key_unknown", key_id=presented.id)
         return record
 
     def _authenticate_token(self, token: ParsedToken, now: datetime) -> Authenticated:
-        refusals: list[TokenExpired | TokenInvalid] = []
+        refusals: list[CredentialRefused] = []
         for issuer in self._rules.issuers:
             try:
                 pending = issuer.pending(token)
                 if pending is not None:
                     primitives.wait_for_future(pending, issuing.PENDING_SECONDS)
                 verified = issuer.authenticate(token, now)
-            except (TokenExpired, TokenInvalid) as refusal:
+            except CredentialRefused as refusal:
+                if refusal.code not in {"token_invalid", "token_expired"}:
+                    raise
                 # It may be of another kind, or for another audience, that the application configured for the same issuer.
                 refusals.append(refusal)
             else:
                 if verified is not None:
                     return self._principal_of_login(verified, now)
         if refusals:
-            raise min(refusals, key=lambda refusal: isinstance(refusal, TokenInvalid))
+            raise min(refusals, key=lambda refusal: refusal.code == "token_invalid")
         return self._authenticate_login(token, now)
 
     def _authenticate_login(
@@ -163,7 +222,7 @@ class Verifier:
     ) -> Authenticated:
         verified = self._first_login(questions_about(presented.reveal(), self._rules.logins), now)
         if verified is None:
-            raise TokenInvalid
+            raise CredentialRefused("token_invalid")
         outcome = self._principal_of_login(verified, now)
         return outcome._replace(has_spellings=True)
 
@@ -172,7 +231,7 @@ class Verifier:
         if verified is None:
             raise CredentialsMissing
         if presented.is_foreign:
-            raise CrossOriginRefused
+            raise Forbidden("cross_origin_refused")
         return self._principal_of_login(verified, now)
 
     def _principal_of_login(self, verified: VerifiedToken, now: datetime) -> Authenticated:
@@ -181,7 +240,7 @@ class Verifier:
         if self._rules.checks_sessions and verified.has_session:
             # Another issuer has no sessions here, so this subject is the id of an owner.
             if verified.session_id is None or not isinstance(verified.subject, str):
-                raise TokenInvalid
+                raise CredentialRefused("token_invalid")
             session = self._find_open_session(verified.session_id, verified.subject, now)
             if valid_until is not None and session.expires_at is not None:
                 valid_until = min(valid_until, session.expires_at)
@@ -201,10 +260,11 @@ class Verifier:
     def _find_open_session(self, session_id: str, owner_id: str, now: datetime) -> Session:
         session = self._reads.find_session(session_id)
         if session is None or session.owner_id != owner_id or session.ended_at is not None:
-            raise TokenRevoked
+            raise CredentialRefused("token_revoked")
         if session.expires_at is not None and now >= session.expires_at:
-            raise TokenRevoked(
-                "This login was idle for too long or has reached its longest time. Log in again."
+            raise CredentialRefused(
+                "token_revoked",
+                "This login was idle for too long or has reached its longest time. Log in again.",
             )
         return session
 
@@ -214,7 +274,7 @@ class Verifier:
         This needs no secret: it was right, and the public ids find all that has changed since.
 
         Raises:
-            CredentialRefused, AddressNotAllowed: A request with the same credential would be refused now.
+            CredentialRefused, Forbidden: A request with the same credential would be refused now.
         """
         if principal.key_id is not None:
             again = self._act_by_key_again(principal.key_id, principal.owner.id, now)
@@ -273,7 +333,7 @@ class Verifier:
         """The principal of a key whose secret was presented before."""
         record = self._reads.find_key(key_id)
         if record is None or record.owner_id != owner_id:
-            raise KeyUnknown(key_id=key_id)
+            raise CredentialRefused("key_unknown", key_id=key_id)
         return self._act_by_key(record, now)
 
     def _find_owner_of_login_again(
@@ -288,13 +348,13 @@ class Verifier:
     ) -> Owner[Any]:
         """The owner of a login that was verified before, if it has not ended."""
         if expires_at is not None and now >= expires_at:
-            raise TokenExpired
+            raise CredentialRefused("token_expired")
         if self._rules.checks_sessions and session_id is not None:
             self._find_open_session(session_id, owner_id, now)
         owner = self._find_owner_of_login(subject, authenticated_at)
         # The application may have given an external identity to another owner since.
         if owner.id != owner_id:
-            raise TokenRevoked
+            raise CredentialRefused("token_revoked")
         return owner
 
     def _find_owner_of_login(
@@ -312,7 +372,7 @@ class Verifier:
             # made by this very look-up, after the login.
             owner = self._reads.find_external_owner(subject)
         if not stands(owner, self._rules, made_at):
-            raise TokenRevoked
+            raise CredentialRefused("token_revoked")
         return owner
 
     def _first_login(
@@ -321,7 +381,7 @@ class Verifier:
         """What the first login stands for that one of the functions returns; None if all say "not mine".
 
         Raises:
-            TokenExpired: It has ended.
+            CredentialRefused: It has ended.
             LoginFailed: A function raised something else than a problem.
             NotALogin: The result is of the wrong type, or lies in the future.
             Problem: What a function raised.

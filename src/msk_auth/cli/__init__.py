@@ -13,15 +13,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from msk_auth import __version__, redact
+from msk_auth import __version__
 from msk_auth.errors import ConfigurationError
+from msk_auth.redaction import redact
 
 from ._keys import add_keys
 from ._routes import add_routes
 from ._rules import add_rules
 from ._terminal import CommandFailed, Commands, write_error
-
-__all__ = ["main"]
 
 _EPILOG = """\
 exit codes:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msk_auth import KeyFormat
 from msk_auth.core.keys import CHECKSUM_LENGTH, ID_LENGTH, SECRET_LENGTH
-from msk_auth.errors import KeyMalformed
+from msk_auth.errors import CredentialRefused
 
 from ._terminal import CommandFailed, Commands, write_error, write_line
 
@@ -72,7 +72,7 @@ def _inspect(given: argparse.Namespace) -> int:
     key_format = KeyFormat(given.prefix or (prefix if _is_prefix(prefix) and separator else "msk"))
     try:
         key = key_format.parse(text)
-    except KeyMalformed:
+    except CredentialRefused:
         problems = _problems(key_format.prefix, text)
         answer = {"well_formed": False, "prefix": key_format.prefix, "problems": problems}
         lines = ["well-formed  no", *(f"problem      {problem}" for problem in problems)]

@@ -10,8 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from msk_auth._route_audit.audit import list_routes
-from msk_auth._route_audit.report import AuditedRoute, RouteReport
+from msk_auth._route_audit import AuditedRoute, RouteReport, list_routes
 
 from ._terminal import CommandFailed, Commands, shown, write_error, write_line
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from msk_auth import redact
+from msk_auth.redaction import redact
 
 
 class CommandFailed(Exception):

@@ -1,32 +1,36 @@
-"""What an administrator does with the keys of all owners, list them and revoke them: what decides about it.
+"""What administrators and the application itself do with the keys of all owners: what decides about it.
 
 No operation of `_async.administration` makes a key, extends one or shows its value: an administrator ends access and gives none
 (G3, G4). Each begins with the application's policy, an interactive login with a permission.
 
 A page reads a bounded number of records, also where few of ten million match: it may then hold fewer keys than asked for,
 or none, and has a cursor as long as there are more records.
+
+The application itself lists the keys that end soon and announces each end once, at 30, 7 and 1 days, in its scheduled jobs: no
+principal is asked for. What was announced is a column of the key. The keys with one value of it are a *stretch*, which an
+index holds in the order of their ends. So what has to be announced stands at the beginning of a few stretches, and reading it
+takes no longer with ten million keys.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Final, TypeAlias
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias, cast
 
-from .cursor import PageCursor
 from .errors import FieldError, InputInvalid
 from .fields import MAX_OWNER_ID_LENGTH, is_label
-from .key_management import MAX_PAGE
-from .model import KeyFilter
+from .key_management import MAX_PAGE, NOTICE_DAYS, PageCursor
+from .model import ApiKey, ExpiryQuery, KeyFilter, KeyPage
 
 MAX_REVOKED: Final = 200
 """How many keys one call revokes."""
 
 BATCH: Final = 500
-"""How many records are read at once. More than :data:`MAX_PAGE`, so that most pages take one read."""
+"""How many records are read at once. More than :data:`MAX_PAGE`, so that most pages take one read; the greatest page of keys that end."""
 
 MAX_READS: Final = 20
 """How many batches one page reads at most."""
@@ -96,3 +100,41 @@ def decode(cursor: str) -> Position:
             "cursor", "This is not a cursor of this listing. Begin again without one."
         )
     return owner_id, created_at, key_id
+
+
+def check_expiring(before: datetime, limit: int) -> None:
+    """Refuse a moment or a limit that is not acceptable.
+
+    Raises:
+        InputInvalid: It is not.
+    """
+    wrong: list[FieldError] = []
+    if before.utcoffset() is None:
+        wrong.append(FieldError("before", "Give the time with its offset from UTC."))
+    if not 1 <= limit <= BATCH:
+        wrong.append(FieldError("limit", f"Choose between 1 and {BATCH}."))
+    if wrong:
+        raise InputInvalid(wrong)
+
+
+def page_of_expiring(found: Iterable[ApiKey], limit: int) -> KeyPage:
+    """The first of what was found, in the order of their ends."""
+    ordered = sorted(found, key=position)
+    items = tuple(ordered[:limit])
+    more = len(ordered) > limit
+    return KeyPage(items, PageCursor.encode(*position(items[-1])) if more else None)
+
+
+def stretches(now: datetime) -> Iterator[tuple[int, ExpiryQuery]]:
+    """What has to be announced, the most urgent first: for how many days before the end, and where it stands."""
+    for days in NOTICE_DAYS:
+        # A key with exactly so many days left is one of them.
+        before = now + timedelta(days=days, microseconds=1)
+        for announced in (*(more for more in NOTICE_DAYS if more > days), None):
+            yield days, ExpiryQuery(now, before, announced, limit=BATCH)
+
+
+def position(record: ApiKey) -> tuple[datetime, str]:
+    """Where a record stands in a stretch."""
+    # Only keys that end are listed.
+    return cast("datetime", record.expires_at), record.id

@@ -2,7 +2,7 @@
 
 Authentication takes these steps in this order. A failed check ends the request:
 
-1. Read the header (`credentials.read_bearer`). A bearer credential decides alone: only without one the application's
+1. Read the header (`read_bearer`). A bearer credential decides alone: only without one the application's
    functions look for a login elsewhere in the request.
 2. Distinguish a key from a token, and check its form: no I/O for a malformed one.
 3. A key: find the record, compare the digest, and only then look at revoked and expired.
@@ -16,22 +16,20 @@ Authentication takes these steps in this order. A failed check ends the request:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
 from .compact import ParsedToken, check_opaque
-from .credentials import read_bearer
 from .digest import KeyHasher
 from .errors import (
-    AddressNotAllowed,
     ConfigurationError,
+    CredentialRefused,
     CredentialsMissing,
-    KeyMalformed,
-    OwnerDisabled,
-    TokenInvalid,
-    TokenRevoked,
+    Forbidden,
+    RequestMalformed,
 )
 from .immutability import check_shareable
 from .issuer import TokenIssuer
@@ -43,6 +41,93 @@ from .model import (
     Principal,
 )
 from .networks import contain
+
+MAX_HEADER_LENGTH = 16_384
+"""The longest header value that is read; a longer one is refused before any other work."""
+
+# Rarely used patterns are compiled on first use.
+# `auth-scheme` is a token, `credentials` a token68 (RFC 9110, sections 5.6.2 and 11.2).
+_SCHEME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+# Written out: ignoring case takes twice as long, and matches a Kelvin sign as a K.
+_BEARER = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([0-9A-Za-z\-._~+/]+=*)")
+# The only credentials with commas in them: those of another scheme that takes parameters.
+_PARAMETER = r"""[!#$%&'*+.^_`|~0-9A-Za-z-]+ *= *(?:"(?:[^"\\]|\\.)*"|[^\s",=][^\s",]*)"""
+_WITH_PARAMETERS = rf"\s*{_SCHEME} +{_PARAMETER}(?: *, *{_PARAMETER})*\s*"
+
+
+def read_bearer(authorization: Sequence[str | bytes]) -> str | None:
+    """The bearer token of a request.
+
+    Args:
+        authorization: The value of every `Authorization` header of the request, in order. Bytes are read as ASCII.
+            Several values count as one value, joined with commas.
+
+    Returns:
+        The token, or None if there is no header, or one of another scheme.
+
+    Raises:
+        RequestMalformed: There is more than one credential, or the header is too long, violates the grammar, or contains
+            control or non-ASCII characters.
+    """
+    if not authorization:
+        return None
+    value = authorization[0] if len(authorization) == 1 else _joined(authorization)
+    # Nearly all requests match this pattern, which allows no comma and only printable ASCII.
+    if len(value) <= MAX_HEADER_LENGTH:
+        match = _BEARER.fullmatch(value if isinstance(value, str) else value.decode("latin-1"))
+        if match is not None:
+            return match[1]
+    if _holds_several(value):
+        raise RequestMalformed(
+            "The request has several Authorization headers or credentials. Send exactly one."
+        )
+    if len(value) > MAX_HEADER_LENGTH:
+        raise RequestMalformed(
+            f"The Authorization header is longer than {MAX_HEADER_LENGTH} characters."
+        )
+    header = _text(value)
+    match = _BEARER.fullmatch(header)
+    if match is not None:
+        return match[1]
+    scheme, _, _ = header.partition(" ")
+    if scheme == "":
+        return None
+    if re.fullmatch(_SCHEME, scheme) is None or scheme.lower() == "bearer":
+        raise RequestMalformed
+    return None
+
+
+def _joined(authorization: Sequence[str | bytes]) -> str:
+    """Several headers as one value, as a WSGI server joins them (RFC 9110, sections 5.3 and 5.5; PEP 3333).
+
+    A WSGI application never sees them separately. All other adapters join them too, so that the same request gets the
+    same answer everywhere.
+    """
+    return ",".join(_decode(value).strip(" \t") for value in authorization)
+
+
+def _holds_several(header: str | bytes) -> bool:
+    """True if a comma separates credentials. This is checked first, even before the length."""
+    text = _decode(header)
+    if "," not in text:
+        return False
+    return len(text) > MAX_HEADER_LENGTH or re.fullmatch(_WITH_PARAMETERS, text) is None
+
+
+def _decode(value: str | bytes) -> str:
+    # Latin-1 maps each byte to one character, so that bytes beyond ASCII are found in both types.
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _text(value: str | bytes) -> str:
+    value = _decode(value)
+    # Not all servers strip the optional white space around a field value (RFC 9110, section 5.5).
+    value = value.strip(" \t")
+    if not value.isascii() or not value.isprintable():
+        raise RequestMalformed(
+            "The Authorization header contains characters that are not printable ASCII."
+        )
+    return value
 
 
 class Rules(NamedTuple):
@@ -125,7 +210,7 @@ def read_credential(
     Raises:
         CredentialsMissing: Nothing of our kind.
         RequestMalformed: The header cannot be read.
-        KeyMalformed, TokenInvalid: It cannot be a credential.
+        CredentialRefused: It cannot be a credential.
     """
     credential = read_bearer(authorization)
     if credential is None:
@@ -142,7 +227,7 @@ def read_credential(
         if "." in credential:
             return ParsedToken(credential)
         return rules.key_format.parse(credential)
-    except (KeyMalformed, TokenInvalid):
+    except CredentialRefused:
         if not rules.logins:
             raise
         check_opaque(credential, [name for issuer in rules.issuers for name in issuer.names])
@@ -157,12 +242,12 @@ def at_address(principal: Principal[Any], address: str | None) -> Principal[Any]
         address: Of the client, as the server knows it; None if it does not.
 
     Raises:
-        AddressNotAllowed: The key does not work from there. Only the holder of the right secret learns it.
+        Forbidden: The key does not work from there. Only the holder of the right secret learns it.
     """
     if principal.networks is None:
         return principal
     if not contain(principal.networks, address):
-        raise AddressNotAllowed(key_id=principal.key_id)
+        raise Forbidden("address_not_allowed", key_id=principal.key_id)
     return replace(principal, address=address)
 
 
@@ -181,7 +266,7 @@ def stands(
     """
     if owner is None or owner.disabled:
         return False
-    if made_at is not None and not owner.existed_at(made_at):
+    if made_at is not None and owner.since is not None and made_at < owner.since:
         return False
     if rules.shares_principals:
         check_shareable(owner, "owner")
@@ -197,9 +282,10 @@ def no_user(principal: Principal[Any]) -> NoReturn:
     """Refuse a principal for which the application has no user, as one whose owner is gone.
 
     Raises:
-        OwnerDisabled: It presented a key.
-        TokenRevoked: It presented a login, or another token.
+        CredentialRefused: `owner_disabled` for a key, `token_revoked` for a login or another token.
     """
     if principal.kind is CredentialKind.API_KEY:
-        raise OwnerDisabled("There is no user for the owner of this key.", key_id=principal.key_id)
-    raise TokenRevoked("There is no user for this login.")
+        raise CredentialRefused(
+            "owner_disabled", "There is no user for the owner of this key.", key_id=principal.key_id
+        )
+    raise CredentialRefused("token_revoked", "There is no user for this login.")

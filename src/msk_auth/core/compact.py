@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeGuard, cast
 
-from .errors import TokenInvalid
+from .errors import CredentialRefused
 
 MAX_TOKEN_LENGTH: Final = 16_384
 """The longest token that is read, in characters: an ID token of Entra with 200 groups, its documented number, has 12,000."""
@@ -31,17 +31,17 @@ class ParsedToken:
     """A token whose form is right and of which nothing is believed yet.
 
     Raises:
-        TokenInvalid: The form is wrong.
+        CredentialRefused: The form is wrong.
     """
 
     __slots__ = ("claims", "header", "message", "signature")
 
     def __init__(self, token: str) -> None:
         if len(token) > MAX_TOKEN_LENGTH:
-            raise TokenInvalid
+            raise CredentialRefused("token_invalid")
         segments = token.split(".")
         if len(segments) != 3:
-            raise TokenInvalid
+            raise CredentialRefused("token_invalid")
         header, claims, signature = segments
         self.header: Mapping[str, object] = _decode_header(header)
         self.claims: dict[str, object] = _decode(claims)
@@ -74,9 +74,9 @@ def _decode(segment: str) -> dict[str, object]:
     try:
         value: object = _JSON.decode(raw.decode("utf-8"))
     except ValueError:
-        raise TokenInvalid from None
+        raise CredentialRefused("token_invalid") from None
     if not isinstance(value, dict):
-        raise TokenInvalid
+        raise CredentialRefused("token_invalid")
     return cast("dict[str, object]", value)
 
 
@@ -91,13 +91,13 @@ def check_opaque(credential: str, issuers: Collection[str] = ()) -> None:
         issuers: Each `iss` of the application's issuers.
 
     Raises:
-        TokenInvalid: Its header or its claims are nested deep, or its claims name one of the issuers.
+        CredentialRefused: Its header or its claims are nested deep, or its claims name one of the issuers.
     """
     segments = [_b64decode_leniently(segment) for segment in credential.split(".")[:2]]
     for segment in segments:
         _refuse_deep(segment)
     if issuers and _issuer_in(segments[-1]) in issuers:
-        raise TokenInvalid
+        raise CredentialRefused("token_invalid")
 
 
 def _issuer_in(claims: bytes) -> object:
@@ -111,7 +111,7 @@ def _issuer_in(claims: bytes) -> object:
 def _refuse_deep(raw: bytes) -> None:
     # Fewer brackets cannot be that deep: almost every token is parsed once only.
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(raw):
-        raise TokenInvalid
+        raise CredentialRefused("token_invalid")
 
 
 def _is_deep(raw: bytes) -> bool:
@@ -137,12 +137,12 @@ def _is_container(value: object) -> TypeGuard[dict[str, object] | list[object]]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise TokenInvalid
+        raise CredentialRefused("token_invalid")
     return members
 
 
 def _refuse_constant(_name: str) -> NoReturn:
-    raise TokenInvalid  # NaN and Infinity are not JSON
+    raise CredentialRefused("token_invalid")  # NaN and Infinity are not JSON
 
 
 # `json.loads` makes a decoder for each call that has hooks.
@@ -167,9 +167,9 @@ def _b64decode(segment: str) -> bytes:
         padded = (segment + "=" * (-len(segment) % 4)).encode("ascii").translate(_FROM_URL)
         raw = binascii.a2b_base64(padded, strict_mode=True)
     except ValueError:
-        raise TokenInvalid from None
+        raise CredentialRefused("token_invalid") from None
     # One byte string has several spellings in lenient base64; a token that was revoked must have no
     # second one.
     if b64encode(raw) != segment:
-        raise TokenInvalid
+        raise CredentialRefused("token_invalid")
     return raw

@@ -7,31 +7,21 @@
     └── Problem                         an answer: status, code, challenge (RFC 9457, RFC 6750)
         ├── CredentialsMissing      401 credentials_missing
         ├── RequestMalformed        400 request_malformed
-        ├── CredentialRefused       401 error="invalid_token"
-        │   ├── KeyMalformed            key_malformed
-        │   ├── KeyUnknown              key_unknown
-        │   ├── KeyRevoked              key_revoked
-        │   ├── KeyExpired              key_expired
-        │   ├── OwnerDisabled           owner_disabled
-        │   ├── TokenInvalid            token_invalid
-        │   ├── TokenExpired            token_expired
-        │   ├── TokenRevoked            token_revoked
-        │   └── ReferenceInvalid        reference_invalid
-        ├── CrossOriginRefused      403 cross_origin_refused
+        ├── CredentialRefused       401 error="invalid_token"; a code for each reason, see `_REFUSED`
+        ├── Forbidden               403 the same: see `_FORBIDDEN`
         ├── PermissionDenied        403 permission_denied
         ├── InteractiveRequired     403 interactive_required
-        ├── KeyRequired             403 key_required
-        ├── AddressNotAllowed       403 address_not_allowed
         ├── LoginTooOld             401 login_too_old
         ├── NotFound                404
         │   └── KeyNotFound             key_not_found
         ├── KeyLimitReached         409 key_limit_reached
         ├── KeyNotActive            409 key_not_active
         ├── InputInvalid            422 input_invalid
-        ├── SignatureInvalid        403 signature_invalid
         ├── TooManyAttempts         429 too_many_attempts
         ├── SigningKeysUnavailable  503 signing_keys_unavailable
         └── StoreUnavailable        503 store_unavailable
+
+A class is for what an application may answer in its own way. Reasons that all get one treatment are rows of a table.
 
 An application adds its own answers by subclassing :class:`Problem` (or :class:`NotFound`) with a
 `status`, a `code` and a `title`; every adapter renders them the same way. No message contains the
@@ -44,10 +34,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
 
 _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
+
+PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
+"""What the `type` of problem documents begins with; `#` and the code are added."""
 
 
 class MskAuthError(Exception):
@@ -80,9 +73,9 @@ class Problem(MskAuthError):
     """
 
     status: ClassVar[int] = 500
-    code: ClassVar[str] = "internal_error"
-    title: ClassVar[str] = "Internal error"
-    default_detail: ClassVar[str] = "The request could not be handled."
+    code: str = "internal_error"
+    title: str = "Internal error"
+    default_detail: str = "The request could not be handled."
 
     retry_after: int | None = None
     status_code: ClassVar[_StatusCode] = _StatusCode()
@@ -153,111 +146,145 @@ class RequestMalformed(Problem):
         return {"error": "invalid_request"}
 
 
-class CredentialRefused(Problem):
+RefusedCode: TypeAlias = Literal[
+    "key_malformed",
+    "key_unknown",
+    "key_revoked",
+    "key_expired",
+    "owner_disabled",
+    "token_invalid",
+    "token_expired",
+    "token_revoked",
+    "reference_invalid",
+]
+ForbiddenCode: TypeAlias = Literal[
+    "address_not_allowed", "key_required", "cross_origin_refused", "signature_invalid"
+]
+
+# The title and the detail of each reason.
+_REFUSED: Final[Mapping[str, tuple[str, str]]] = {
+    # Found without touching the store.
+    "key_malformed": (
+        "The API key is malformed",
+        "This is not a complete API key. Copy the whole value, beginning with its prefix.",
+    ),
+    # No such key, or the secret is wrong: the two are indistinguishable, in body and in time.
+    "key_unknown": (
+        "The API key is not known",
+        "No key with this value exists here. Check that it belongs to this server, or create a new one.",
+    ),
+    # From here on the secret was the right one.
+    "key_revoked": (
+        "The API key was revoked",
+        "This key was revoked and will not work again. Create a new one.",
+    ),
+    "key_expired": ("The API key has expired", "This key has expired. Create a new one."),
+    "owner_disabled": (
+        "The owner of the API key is disabled",
+        "The account that owns this key is disabled. Ask an administrator.",
+    ),
+    # The detail never says which check failed (RFC 8725).
+    "token_invalid": (
+        "The login token is not valid",
+        "This login token is not valid here. Log in again.",
+    ),
+    "token_expired": ("The login has expired", "This login has expired. Log in again."),
+    # Its session has ended, or its user is disabled or gone.
+    "token_revoked": ("The login has ended", "This login has ended. Log in again."),
+    # Malformed, changed, or signed with a pepper that is not in the ring.
+    "reference_invalid": (
+        "The reference is not valid",
+        "This application did not make this reference, or it was changed. Make the request for this work again.",
+    ),
+}
+_FORBIDDEN: Final[Mapping[str, tuple[str, str]]] = {
+    # Only the holder of the right secret learns it.
+    "address_not_allowed": (
+        "The API key does not work from this address",
+        (
+            "This key works only from the networks that its owner has listed, and the address of this request, as the server"
+            " knows it, is in none of them. Send it from there, or ask the owner to change the list."
+        ),
+    ),
+    # A login, or a token of another issuer.
+    "key_required": (
+        "An API key is required",
+        "This operation is for API keys only. Send a key in the Authorization header.",
+    ),
+    # With a login of its session, which another site may have made a browser send (OWASP ASVS 5.0, 3.5).
+    "cross_origin_refused": (
+        "Requests from other sites are refused",
+        "Another site may have sent this request. Repeat the action on a page of this one.",
+    ),
+    # A report of leaked keys. The detail does not say which check failed.
+    "signature_invalid": (
+        "The signature is not valid",
+        "The report is not signed with a key that its reporter publishes.",
+    ),
+}
+
+
+CodeT = TypeVar("CodeT", bound=str)
+
+
+class _Refusal(Problem, Generic[CodeT]):
+    """A problem with one code for each reason.
+
+    Attributes:
+        reasons: The title and the detail of each code.
+    """
+
+    reasons: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    code: str
+    title: str
+    default_detail: str
+    key_id: str | None = None
+
+    def __init__(
+        self, code: CodeT, detail: str | None = None, *, key_id: str | None = None
+    ) -> None:
+        # From these, pickle and copy build the refusal anew.
+        self.args: tuple[Any, ...] = (code,) if detail is None else (code, detail)
+        self.code = code
+        self.title, self.default_detail = self.reasons[code]
+        if key_id is not None:
+            self.key_id = key_id
+
+    @property
+    def detail(self) -> str:
+        detail: str = self.args[1] if len(self.args) > 1 else self.default_detail
+        return detail
+
+
+class CredentialRefused(_Refusal[RefusedCode]):
     """A credential that is not accepted: `error="invalid_token"` (RFC 6750, section 3.1).
 
     Args:
+        code: The reason: `key_malformed`, `key_unknown`, `key_revoked`, `key_expired`, `owner_disabled`, `token_invalid`,
+            `token_expired`, `token_revoked` or `reference_invalid`.
         detail: As for :class:`Problem`.
         key_id: The public id of the key that was presented, for events and logs; never shown to the
             client.
     """
 
     status = 401
-    key_id: str | None = None
-
-    def __init__(self, detail: str | None = None, *, key_id: str | None = None) -> None:
-        # As in :class:`Problem`. A call of `super` would double the cost.
-        self.args: tuple[Any, ...] = () if detail is None else (detail,)
-        if key_id is not None:
-            self.key_id = key_id
+    reasons: ClassVar[Mapping[str, tuple[str, str]]] = _REFUSED
 
     def challenge(self) -> Mapping[str, str] | None:
         return {"error": "invalid_token"}
 
 
-class KeyMalformed(CredentialRefused):
-    """Not a well-formed API key, or its checksum does not match. Found without touching the store."""
+class Forbidden(_Refusal[ForbiddenCode]):
+    """The server accepts the credential and refuses the request; no permission of the owner changes that.
 
-    code = "key_malformed"
-    title = "The API key is malformed"
-    default_detail = (
-        "This is not a complete API key. Copy the whole value, beginning with its prefix."
-    )
-
-
-class KeyUnknown(CredentialRefused):
-    """No such key, or the secret is wrong: the two are indistinguishable, in body and in time."""
-
-    code = "key_unknown"
-    title = "The API key is not known"
-    default_detail = "No key with this value exists here. Check that it belongs to this server, or create a new one."
-
-
-class KeyRevoked(CredentialRefused):
-    """The right secret of a key that was revoked."""
-
-    code = "key_revoked"
-    title = "The API key was revoked"
-    default_detail = "This key was revoked and will not work again. Create a new one."
-
-
-class KeyExpired(CredentialRefused):
-    """The right secret of a key that has expired."""
-
-    code = "key_expired"
-    title = "The API key has expired"
-    default_detail = "This key has expired. Create a new one."
-
-
-class OwnerDisabled(CredentialRefused):
-    """The right secret of a key whose owner is disabled or gone."""
-
-    code = "owner_disabled"
-    title = "The owner of the API key is disabled"
-    default_detail = "The account that owns this key is disabled. Ask an administrator."
-
-
-class TokenInvalid(CredentialRefused):
-    """Not a JWT that this application accepts. The detail never says which check failed (RFC 8725)."""
-
-    code = "token_invalid"
-    title = "The login token is not valid"
-    default_detail = "This login token is not valid here. Log in again."
-
-
-class TokenExpired(CredentialRefused):
-    """A genuine JWT that has expired."""
-
-    code = "token_expired"
-    title = "The login has expired"
-    default_detail = "This login has expired. Log in again."
-
-
-class TokenRevoked(CredentialRefused):
-    """A genuine JWT of a session that ended, or of a user who is disabled or gone."""
-
-    code = "token_revoked"
-    title = "The login has ended"
-    default_detail = "This login has ended. Log in again."
-
-
-class ReferenceInvalid(CredentialRefused):
-    """Not a reference of this application: malformed, changed, or signed with a pepper that is not in the ring."""
-
-    code = "reference_invalid"
-    title = "The reference is not valid"
-    default_detail = "This application did not make this reference, or it was changed. Make the request for this work again."
-
-
-class CrossOriginRefused(Problem):
-    """A request with a login of its session that another site may have made a browser send (OWASP ASVS 5.0, 3.5)."""
+    Args:
+        code: The reason: `address_not_allowed`, `key_required`, `cross_origin_refused` or `signature_invalid`.
+        detail: As for :class:`Problem`.
+        key_id: As for :class:`CredentialRefused`.
+    """
 
     status = 403
-    code = "cross_origin_refused"
-    title = "Requests from other sites are refused"
-    default_detail = (
-        "Another site may have sent this request. Repeat the action on a page of this one."
-    )
+    reasons: ClassVar[Mapping[str, tuple[str, str]]] = _FORBIDDEN
 
 
 class PermissionDenied(Problem):
@@ -300,35 +327,6 @@ class InteractiveRequired(Problem):
 
     def challenge(self) -> Mapping[str, str] | None:
         return {"error": "insufficient_user_authentication"}
-
-
-class KeyRequired(Problem):
-    """A login, or a token of another issuer, on an operation that is for API keys only."""
-
-    status = 403
-    code = "key_required"
-    title = "An API key is required"
-    default_detail = "This operation is for API keys only. Send a key in the Authorization header."
-
-
-class AddressNotAllowed(Problem):
-    """The right secret of a key, from an address outside of its networks.
-
-    Args:
-        key_id: The public id of the key, for events and logs.
-    """
-
-    status = 403
-    code = "address_not_allowed"
-    title = "The API key does not work from this address"
-    default_detail = (
-        "This key works only from the networks that its owner has listed, and the address of this request, as the server"
-        " knows it, is in none of them. Send it from there, or ask the owner to change the list."
-    )
-
-    def __init__(self, *, key_id: str | None = None) -> None:
-        super().__init__()
-        self.key_id = key_id
 
 
 class LoginTooOld(Problem):
@@ -432,15 +430,6 @@ class InputInvalid(Problem):
 
     def members(self) -> Mapping[str, object]:
         return {"errors": [{"field": e.field, "message": e.message} for e in self.errors]}
-
-
-class SignatureInvalid(Problem):
-    """A report of leaked keys without a valid signature of its reporter. The detail does not say which check failed."""
-
-    status = 403
-    code = "signature_invalid"
-    title = "The signature is not valid"
-    default_detail = "The report is not signed with a key that its reporter publishes."
 
 
 class SigningKeysUnavailable(Problem):

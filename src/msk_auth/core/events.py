@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -103,6 +103,19 @@ class LeakLocation:
     reporter: str
     source: str
     url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeakedKey:
+    """A key that was found in public.
+
+    Attributes:
+        key: The key. `repr` does not show it.
+        location: Where it was found.
+    """
+
+    key: str = field(repr=False)
+    location: LeakLocation
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,7 @@ _KEY_ID_LENGTH: Final = 64
 
 
 class KeyDetails(TypedDict, total=False):
-    """What an owner may say about a new key beside its name. What is left out is empty.
-
-    Attributes:
-        description: What the owner writes about the key, up to 500 characters.
-        labels: What the key can be searched by, such as `env:prod`: up to 20, each of 1 to 50 lower-case letters, digits and
-            `. _ : / -`, beginning with a letter or a digit.
-        networks: Where the key works from: up to 50 networks such as `203.0.113.0/24`, or addresses. None: everywhere.
-    """
+    """What an owner may say about a new key beside its name, as `create_key` describes it. What is left out is empty."""
 
     description: str | None
     labels: Iterable[str]
@@ -49,11 +42,7 @@ class KeyDetails(TypedDict, total=False):
 
 
 class KeyEdit(KeyDetails, total=False):
-    """The new values in an edit of a key: those of :class:`KeyDetails`, and the name. What is left out stays.
-
-    Attributes:
-        name: The owner's label for the key, 1 to 100 characters.
-    """
+    """The new values in an edit of a key: those of :class:`KeyDetails`, and the name. What is left out stays."""
 
     name: str
 

@@ -62,7 +62,7 @@ class TokenIssuer(Protocol):
         """What has to end before a token can be verified, such as a fetch of the issuer's keys; None if nothing has to.
 
         Raises:
-            TokenInvalid: No key can make the token right.
+            CredentialRefused: No key can make the token right.
         """
         ...
 
@@ -70,8 +70,8 @@ class TokenIssuer(Protocol):
         """What the token stands for; None if another issuer is to verify it.
 
         Raises:
-            TokenExpired: Everything is right but the time has run out.
-            TokenInvalid: Any other check fails.
+            CredentialRefused: `token_expired` if everything is right but the time has run out, `token_invalid` for anything
+                else.
             SigningKeysUnavailable: The keys are not there.
         """
         ...

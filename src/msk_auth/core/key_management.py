@@ -13,18 +13,24 @@ decides who may, and what they may hand out; one function of the authenticator c
   changing its networks all of its scopes: without its networks, a key can be used from everywhere.
 - Making a key, and changing its networks, takes a second call just before the write. A key of the person's own would die
   with their account; this one outlives it, so a person who was disabled meanwhile must not get it.
+
+Without a login a key is revoked that is presented, that was found in public, or whose owner is forgotten. Revoking grants
+nothing, so the secret itself is proof enough (RFC 7009 demands no more of a public client). A caller without the secret learns
+nothing: an unknown id and a wrong secret take the same path with the same I/O, and give the same result. Only the application
+itself calls `forget_owner`.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from .authentication import Rules
-from .cursor import PageCursor
 from .errors import (
     ConfigurationError,
     FieldError,
@@ -33,7 +39,14 @@ from .errors import (
     KeyNotFound,
     PermissionDenied,
 )
-from .expiry import notice_days
+from .events import (
+    KeyDeleted,
+    KeyEvent,
+    KeyLeaked,
+    KeyRevocation,
+    LeakedKey,
+    RevocationCause,
+)
 from .fields import (
     EDITABLE,
     LABEL_FORM,
@@ -63,6 +76,9 @@ Lifetime: TypeAlias = timedelta | Literal["default", "unlimited"]
 MAX_PAGE: Final = 200
 MAX_OVERLAP: Final = timedelta(days=90)
 MAX_LIFETIME: Final = timedelta(days=36_500)
+
+NOTICE_DAYS: Final = (1, 7, 30)
+"""How many days before its end a key is announced."""
 
 MANAGE: Final = require_interactive()
 """Every change of keys needs an interactive login: no key makes keys (G3)."""
@@ -408,7 +424,77 @@ def _end_of_life(
     return now + chosen
 
 
+def notice_days(lifetime: timedelta) -> int | None:
+    """What counts as announced when a key is made: a person who makes a key for a week needs no reminder of that at once.
+
+    Returns:
+        The least of :data:`NOTICE_DAYS` that is not shorter than its life; None if all are.
+    """
+    return next((days for days in NOTICE_DAYS if lifetime <= timedelta(days=days)), None)
+
+
 def _end_of_successor(record: ApiKey, limits: KeyLimits, now: datetime) -> datetime | None:
     lived = None if record.expires_at is None else record.expires_at - record.created_at
     bounds = [length for length in (lived, limits.max_lifetime) if length is not None]
     return now + min(*bounds, MAX_LIFETIME) if bounds else None
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# Twelve digits of seconds and six of microseconds: enough for every moment up to the year 9999.
+_DECODED = rb"(0|-?[1-9][0-9]{0,17})\.([0-9A-Za-z_-]{1,64})"
+
+
+class PageCursor:
+    """Encodes and decodes the position `(created_at, id)` of keyset pagination."""
+
+    @staticmethod
+    def encode(created_at: datetime, item_id: str) -> str:
+        """The cursor of a page that ended with this item."""
+        raw = f"{(created_at - _EPOCH) // _MICROSECOND}.{item_id}"
+        return base64.urlsafe_b64encode(raw.encode()).rstrip(b"=").decode()
+
+    @staticmethod
+    def decode(cursor: str) -> tuple[datetime, str]:
+        """The position that a cursor stands for.
+
+        Raises:
+            InputInvalid: It was not made by :meth:`encode` (field `cursor`).
+        """
+        try:
+            # No position has a `-` or `_` in base64: all of its bytes are ASCII, and none is `>`, `?` or `~`.
+            raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), validate=True)
+            match = re.fullmatch(_DECODED, raw)
+            if match is not None:
+                return _EPOCH + int(match[1]) * _MICROSECOND, match[2].decode()
+        except (binascii.Error, ValueError, OverflowError):
+            pass
+        raise InputInvalid.of(
+            "cursor", "This is not a cursor of this listing. Begin again without one."
+        )
+
+
+def leaks_of(
+    record: ApiKey, leaked: Sequence[LeakedKey], held: Mapping[str, ApiKey], now: datetime
+) -> list[KeyEvent]:
+    """The events of one revoked key: one for each place where it was found.
+
+    Args:
+        record: As the revocation leaves it.
+        leaked: All that was found.
+        held: From each key with the right secret to its record.
+        now: The moment.
+    """
+    return [
+        KeyLeaked(now, record, found.location)
+        for found in leaked
+        if found.key in held and held[found.key].id == record.id
+    ]
+
+
+def forgotten(before: ApiKey, after: ApiKey, now: datetime) -> KeyRevocation | KeyDeleted:
+    """What happened to a key when its owner was forgotten."""
+    # Its owner may have revoked it since it was listed.
+    if before.revoked_at is None and after.revoked_at == now:
+        return KeyRevocation(now, None, after, RevocationCause.FORGOTTEN)
+    return KeyDeleted(now, None, after)

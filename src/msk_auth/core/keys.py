@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Sequence
 from typing import NoReturn, cast
 
-from .errors import ConfigurationError, KeyMalformed
+from .errors import ConfigurationError, CredentialRefused
 
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 """Base62, in the order that gives each character its value."""
@@ -108,19 +108,21 @@ class KeyFormat:
         """Read a presented key.
 
         Raises:
-            KeyMalformed: The form or the checksum is wrong.
+            CredentialRefused: The form or the checksum is wrong.
         """
         match = self._pattern.fullmatch(token)
-        if match is None or not _is_sound(token):
-            raise KeyMalformed
-        return KeyValue(token, key_id=match[2], mask=_mask(match[1], match[2]))
+        # There is one spelling of each checksum: six base62 digits can also spell numbers beyond 32 bits, which no checksum
+        # equals.
+        if match is None or checksum(token[:-CHECKSUM_LENGTH]) != token[-CHECKSUM_LENGTH:]:
+            raise CredentialRefused("key_malformed")
+        return KeyValue(token, key_id=match[2], mask=f"{match[1]}_{match[2]}_…")
 
     def mask(self, key_id: str) -> str:
         """The part of a key that may be shown. Not its last characters: they are a function of the secret.
 
         It begins with the prefix of new keys, because an id does not contain the prefix of its key.
         """
-        return _mask(self.prefix, key_id)
+        return f"{self.prefix}_{key_id}_…"
 
 
 def checksum(body: str) -> str:
@@ -158,18 +160,6 @@ def _checked_prefixes(prefix: object, older_prefixes: object) -> tuple[str, ...]
             )
         prefixes.append(each)
     return tuple(prefixes)
-
-
-def _mask(prefix: str, key_id: str) -> str:
-    return f"{prefix}_{key_id}_…"
-
-
-def _is_sound(token: str) -> bool:
-    """True if a token that has the form of a key ends with its own checksum.
-
-    There is one spelling of each checksum: six base62 digits can also spell numbers beyond 32 bits, which no checksum equals.
-    """
-    return checksum(token[:-CHECKSUM_LENGTH]) == token[-CHECKSUM_LENGTH:]
 
 
 def _random(length: int) -> str:

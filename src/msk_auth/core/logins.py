@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn
 
-from .errors import ConfigurationError, MskAuthError, TokenExpired
+from .errors import ConfigurationError, CredentialRefused, MskAuthError
 from .issuer import VerifiedToken
 from .model import Login
 
@@ -76,7 +76,7 @@ class LoginFailed(MskAuthError):
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(
             f"the login function {name} raised {type(error).__name__} at {raised_at(error)}. Let it return None for a"
-            " credential that is not its own, or raise TokenInvalid to refuse it."
+            ' credential that is not its own, or raise CredentialRefused("token_invalid") to refuse it.'
         )
 
 
@@ -111,7 +111,7 @@ def verified_login(name: str, answer: object, now: datetime) -> VerifiedToken:
         now: The moment.
 
     Raises:
-        TokenExpired: The login has ended.
+        CredentialRefused: The login has ended.
         NotALogin: The answer is of the wrong type, or lies in the future.
     """
     kind = type(answer).__qualname__
@@ -124,7 +124,7 @@ def verified_login(name: str, answer: object, now: datetime) -> VerifiedToken:
             " credential that is not its own."
         )
     if answer.valid_until is not None and now >= answer.valid_until:
-        raise TokenExpired
+        raise CredentialRefused("token_expired")
     if answer.authenticated_at is not None and answer.authenticated_at > now + _AHEAD:
         # The end of a token, or local time taken for UTC: as an age it would pass every max_age.
         raise NotALogin(

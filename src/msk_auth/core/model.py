@@ -139,10 +139,6 @@ class Owner(Generic[UserT]):
         set_attribute(self, "disabled", disabled)
         set_attribute(self, "since", since)
 
-    def existed_at(self, moment: datetime) -> bool:
-        """True if this user existed at `moment`, so that a key of that time can be theirs."""
-        return self.since is None or self.since <= moment
-
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -324,6 +320,12 @@ def local_principal(
 ) -> Principal[UserT]:
     """A principal for a command that an operator runs on the server: a script, a console, a migration.
 
+    A first key, made by a script::
+
+        person = local_principal(owner, at=datetime.now(UTC), interactive=True)
+        created = authenticator.create_key(person, name="CI")
+        print(created.value.reveal())  # it is shown here and nowhere else
+
     Nothing was verified. It has all permissions of the owner, even of a disabled one. Never make one of the contents of a
     request, nor in a worker or a scheduled task for what a request has queued: that is what
     :meth:`Authenticator.reference` and :meth:`Authenticator.resume` are for.
@@ -331,7 +333,8 @@ def local_principal(
     Args:
         owner: On whose behalf the command acts.
         at: Now.
-        interactive: Whether the command may do what only a person may, such as create a key.
+        interactive: Whether the command may do what only a person may. Creating, changing and ending keys needs it;
+            without it the principal reads keys and acts with the owner's permissions.
     """
     kind = CredentialKind.INTERACTIVE if interactive is True else CredentialKind.TOKEN
     return Principal(owner, kind, owner.permissions, at)

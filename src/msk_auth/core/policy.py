@@ -13,8 +13,8 @@ from typing import Final, cast
 from .errors import (
     ConfigurationError,
     CredentialsMissing,
+    Forbidden,
     InteractiveRequired,
-    KeyRequired,
     LoginTooOld,
     PermissionDenied,
 )
@@ -95,12 +95,7 @@ class Policy:
     @property
     def is_bare(self) -> bool:
         """True if it demands to be authenticated, and says nothing about which keys may pass."""
-        return not (self.interactive or self.key or self._names_keys)
-
-    @property
-    def _names_keys(self) -> bool:
-        """True if it says what a key with scopes of its own needs to pass."""
-        return bool(self.permissions) or self.any_credential
+        return not (self.permissions or self.any_credential or self.interactive or self.key)
 
     def credentials_missing(self) -> CredentialsMissing:
         """What to raise for a request without credentials: it says which kind would do, where not every kind does."""
@@ -123,7 +118,7 @@ class Policy:
 
         Raises:
             InteractiveRequired: Only an interactive login will do.
-            KeyRequired: Only an API key will do.
+            Forbidden: Only an API key will do.
             PermissionDenied: A permission is missing, or the credential has scopes of its own and none is named here.
             LoginTooOld: The login is older than `max_age`, or its age is not known.
             ConfigurationError: It is no principal.
@@ -138,8 +133,9 @@ class Policy:
             is_key = principal.kind is CredentialKind.API_KEY
             raise InteractiveRequired(None if is_key else _NO_PERSON)
         if self.key and not _PASSES_AS_KEY.get(principal.kind):
-            raise KeyRequired
-        if principal.scopes is not None and not (self._names_keys or self.interactive):
+            raise Forbidden("key_required")
+        names_keys = self.permissions or self.any_credential or self.interactive
+        if principal.scopes is not None and not names_keys:
             is_key = principal.kind is CredentialKind.API_KEY
             raise PermissionDenied((), None if is_key else _NOT_GRANTED)
         if not self.permissions <= principal.permissions:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from .digest import PepperRing
-from .errors import ConfigurationError, ReferenceInvalid
+from .errors import ConfigurationError, CredentialRefused
 from .model import Principal
 
 MAX_LENGTH: Final = 8192
@@ -129,16 +129,16 @@ def read(peppers: PepperRing, text: object) -> Reference:
     """The reference that a text is.
 
     Raises:
-        ReferenceInvalid: It has another form, it was changed, or its pepper is not in the ring.
+        CredentialRefused: It has another form, it was changed, or its pepper is not in the ring.
     """
     if not isinstance(text, str) or len(text) > MAX_LENGTH:
-        raise ReferenceInvalid
+        raise CredentialRefused("reference_invalid")
     match = re.fullmatch(_FORM, text)
     pepper = None if match is None else peppers.get(match[2])
     if match is None or pepper is None:
-        raise ReferenceInvalid
+        raise CredentialRefused("reference_invalid")
     if not hmac.compare_digest(_signature(pepper, match[1]), match[4]):
-        raise ReferenceInvalid
+        raise CredentialRefused("reference_invalid")
     # From here on it is what `sign` wrote.
     raw = base64.urlsafe_b64decode(match[3] + "=" * (-len(match[3]) % 4))
     members = cast("dict[str, Any]", json.loads(raw))

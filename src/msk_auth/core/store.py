@@ -33,9 +33,6 @@ Under a lease two more seconds may pass before the look-up: one to wait for anot
 one to record the lease.
 """
 
-ACTIVITY_BATCH: Final = 500
-"""How many entries of activity are written at once: no revocation waits long for one of them."""
-
 
 def offered(store: object, name: str) -> Any:
     """An optional method of a store; None if the store lacks it or sets it to None.

@@ -1,6 +1,6 @@
 """Refuses secrets that an attacker knows or can guess: published ones, those that are not random, and public keys.
 
-A secret is examined as it is and as what it decodes to, from hex and base64, a few times over. It is refused if one of these
+A secret is examined as it is and as what it decodes to, from hex and base64. It is refused if one of these
 
 1. is a public key: others know it, and can make an HMAC with it (RFC 8725, section 2.1);
 2. is printed in a standard, a tutorial or a default configuration;
@@ -10,8 +10,7 @@ It has at least 32 bytes, and at most 127, or 128 of text: 64 random bytes in he
 than 64 bytes down to 32, so more adds nothing; and an RSA modulus, which looks random, is longer in every encoding.
 
 The odds that 32 random bytes, or their hex or base64, are refused are below one in 10^12. A public key that has the form of
-random bytes is not recognized: one of Ed25519 without its wrapping, a compressed point. The two coordinates of a point are:
-they fit on its curve, which random bytes do not.
+random bytes is not recognized: one of Ed25519 without its wrapping, a point of a curve.
 """
 
 from __future__ import annotations
@@ -25,11 +24,59 @@ from typing import Final, cast
 
 from .errors import ConfigurationError
 
+# As they are printed: an application that decodes one first is refused too. Those of fewer than 32 bytes are too short anyway.
+PUBLISHED: Final = (
+    # RFC 7515, appendix A.1, and RFC 7517, appendix A.3.
+    b"AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow",
+    # RFC 7520, sections 3.5 and 3.6.
+    b"hJtXIZ2uSN5kbQfbtTNWbpdmhkV8FJG-Onbc6mxCcYg",
+    b"AAPapAv4LbFbiVawEjagUBluYqN5rhna-8nuldDvOx8",
+    # jwt.io, for HS256, HS384 and HS512.
+    b"a-string-secret-at-least-256-bits-long",
+    b"a-valid-string-secret-that-is-at-least-384-bits-long",
+    b"a-valid-string-secret-that-is-at-least-512-bits-long-which-is-very-long",
+    # FastAPI, tutorial "OAuth2 with Password (and hashing), Bearer with JWT tokens".
+    b"09d25e094faa6ca2556c818166b7a9563b93f7099f6f0f4caa6cf63b88e8d3e7",
+    # Flask, "Configuration Handling", SECRET_KEY.
+    b"192b9bdd22ab9ed4d12e236c78afcb9a393ec15f71bbf5dc987d54727823bcbf",
+    # Flask-Security, "Quick Start", SECRET_KEY and SECURITY_PASSWORD_SALT.
+    b"pf9Wkove4IKEAXvy-cQkeDPhv9Cb3Ag-wyJILbq_dFw",
+    b"146585145368132386173505678016728509634",
+    # aiohttp-session, README.
+    b"Thirty  two  length  bytes  key.",
+    # NestJS, "Authentication".
+    b"DO NOT USE THIS VALUE. INSTEAD, CREATE A COMPLEX SECRET AND KEEP IT SAFE OUTSIDE OF THE SOURCE CODE.",
+    # Supabase, command line and self-hosting.
+    b"super-secret-jwt-token-with-at-least-32-characters-long",
+    b"your-super-secret-jwt-token-with-at-least-32-characters-long",
+    # PostgREST, tutorial and tests.
+    b"reallyreallyreallyreallyverysafe",
+    # Hasura, "Authentication using JWT".
+    b"3EK6FD+o0+c7tzBNVfjpMkNDi2yARAAKzQlk8O2IKoxQu4nF7EdAh8s3TwpHwrdWT6R",
+    # Nacos, default configuration and documentation.
+    b"SecretKey012345678901234567890123456789012345678901234567890123456789",
+    b"VGhpc0lzTXlDdXN0b21TZWNyZXRLZXkwMTIzNDU2Nzg=",
+    # Dify, default configuration.
+    b"sk-9f73s3ljTXVcMT3Blb3ljTqtsKiGHXVcMT3BlbkFJLK7U",
+    # Tutorials of JWTs with Spring Boot, copied into thousands of repositories.
+    b"404E635266556A586E3272357538782F413F4428472B4B6250645367566B5970",
+    b"5367566B59703373367639792F423F4528482B4D6251655468576D5A71347437",
+    b"3cfa76ef14937c1c0ea519f8fc057a80fcd04a7420f8e8bcd0a7567c272e007b",
+    b"9a4f2c8d3b7a1e6f45c8a0b3f267d8b1d4e6f3c8a9d2b5f8e3a9c8b5f6v8a3d9",
+    # Tutorials of JWTs with ASP.NET, likewise.
+    b"db3OIsj+BXE9NZDy0t8W3TcNekrF+2d/1sFnWG4HnV8TZY30iTOdtVWJG8abWvB1GlOgJuQZdcF2Luqm/hccMw==",
+    (
+        b"401b09eab3c013d4ca54922bb802bec8fd5318192b0a75f201d8b3727429090f"
+        b"b337591abd3e44453b954555b7a0812e1081c39b740293f765eae731f5a65ed1"
+    ),
+    b"856FECBA3B06519C8DDDBC80BB080553",
+)
+
+
 _MIN_SECRET: Final = 32
 # Of text. Other bytes are one less: 128 bytes may be a modulus.
 _MAX_SECRET: Final = 128
 _HOW_TO_MAKE: Final = 'Make one with: python -c "import secrets; print(secrets.token_urlsafe(48))"'
-_DECODINGS: Final = 3
 _WRAPPING: Final = b"\0 \t\r\n'\""
 # Compiled when they are used: few programs make a key, and importing the library should be fast.
 _HEX: Final = rb"(?:[0-9A-Fa-f]{2})+"
@@ -74,14 +121,11 @@ def _weakness(secret: bytes) -> str | None:
 
 
 def _views(secret: bytes) -> Iterator[bytes]:
-    """The secret, and what it decodes to, over and over."""
-    level = {secret}
-    for _ in range(_DECODINGS):
-        # With and without, because a key in DER may end with what looks like wrapping.
-        level |= {view.strip(_WRAPPING) for view in level}
-        yield from level
-        level = {decoded for view in level for decoded in _decoded(view)}
-    yield from level
+    """The secret, and what it decodes to."""
+    # With and without, because a key in DER may end with what looks like wrapping.
+    for view in {secret, secret.strip(_WRAPPING)}:
+        yield view
+        yield from _decoded(view)
 
 
 def _decoded(view: bytes) -> Iterator[bytes]:
@@ -99,7 +143,7 @@ def _decoded(view: bytes) -> Iterator[bytes]:
 
 @cache
 def _published() -> frozenset[bytes]:
-    from .published_secrets import PUBLISHED
+    from .weak_secrets import PUBLISHED
 
     return frozenset(view for secret in PUBLISHED for view in _views(secret))
 
@@ -120,10 +164,8 @@ def _compressed(view: bytes) -> int:
 
 
 def _is_public_key(view: bytes) -> bool:
-    return re.search(_KEY_AS_TEXT, view) is not None or _is_der(view) or _is_point(view)
-
-
-def _is_der(view: bytes) -> bool:
+    if re.search(_KEY_AS_TEXT, view) is not None:
+        return True
     if not view.startswith(b"\x30"):
         return False
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -136,20 +178,3 @@ def _is_der(view: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_point(view: bytes) -> bool:
-    # An uncompressed point (SEC 1, section 2.3.3) or a hybrid one, whose first byte differs, or without that byte.
-    coordinates = view[len(view) % 2 :]
-    # Text is none, such as the usual secret of 64 characters, for which the curves need not be loaded.
-    if len(coordinates) not in {64, 96} or coordinates.isascii():
-        return False
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    for curve in (ec.SECP256R1(), ec.SECP256K1(), ec.SECP384R1()):
-        try:
-            ec.EllipticCurvePublicKey.from_encoded_point(curve, b"\x04" + coordinates)
-        except ValueError:
-            continue
-        return True
-    return False

@@ -1,27 +1,28 @@
-"""One authentication per request: what became of its credentials, kept with the request.
+"""What is kept with a request: what became of its credentials, its session and its user; and the logins beside its header.
 
 A framework runs several guards for one request, for a blueprint, for a view, for the principal. The first outcome counts
 for all of them, as long as the headers stay the same.
+
+The application's functions find a login that is not in the `Authorization` header. An adapter hands on what it extracted, and
+where the request came from. Whether any of it counts is decided in `core.authentication`.
 """
 
 from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Generator, MutableMapping
-from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
+from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
 
-from msk_auth.authenticator.activity import Counted
-from msk_auth.authenticator.base import BaseAuthenticator
-from msk_auth.core.activity import key_of
+from msk_auth.authenticator import BaseAuthenticator, check_blocking_logins
 from msk_auth.core.authentication import no_user
 from msk_auth.core.errors import (
     ConfigurationError,
     CredentialsMissing,
     Problem,
-    StoreUnavailable,
 )
-from msk_auth.core.logins import RequestLogins
+from msk_auth.core.logins import RequestLogins, question
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
 from msk_auth.redaction import RedactingFilter
@@ -33,18 +34,14 @@ Memory: TypeAlias = MutableMapping[str, Any]
 Authorization: TypeAlias = tuple[str | bytes, ...]
 """The values of every `Authorization` header, as sent."""
 
-_Outcome: TypeAlias = tuple[object, tuple[Authorization, str | None], Principal[Any] | Problem]
+Outcome: TypeAlias = tuple[object, tuple[Authorization, str | None], Principal[Any] | Problem]
 """The authenticator, the headers and the address that it verified, and the result."""
 
-_OUTCOME: Final = "msk_auth.outcome"
+OUTCOME: Final = "msk_auth.outcome"
 _USERS: Final = "msk_auth.users"
 _SESSION: Final = "msk_auth.session"
 
-_NAMED: Final = "msk_auth.named"
-_COUNTED: Final = "msk_auth.counted"
-
-Describe: TypeAlias = Callable[[Memory], tuple[str | None, str | None]]
-"""Takes what a request is kept in, and returns its method with the pattern of its route, and its `User-Agent`."""
+NAMED: Final = "msk_auth.named"
 
 AUTHENTICATED: Final = any_credential()
 """For code that is no guard, and only wants to know the principal: it names nothing on behalf of the guards."""
@@ -52,86 +49,9 @@ AUTHENTICATED: Final = any_credential()
 T = TypeVar("T")
 
 
-_log = logging.getLogger("msk_auth.integrations")
+log: logging.Logger = logging.getLogger("msk_auth.integrations")
 # The error logged here is an unforeseen one, and its message may hold anything.
-_log.addFilter(RedactingFilter())
-
-
-def nothing_known(_memory: Memory) -> tuple[None, None]:
-    """Describes a request of which nothing is known."""
-    return None, None
-
-
-def admit(
-    memory: Memory,
-    authenticator: BaseAuthenticator[UserT],
-    authorization: Authorization,
-    policy: Policy,
-    *,
-    address: str | None,
-    describe: Describe = nothing_known,
-    afresh: bool = False,
-    elsewhere: RequestLogins | None = None,
-) -> Generator[Callable[[Any], Any], Any, Principal[UserT]]:
-    """A flow: the principal of a request, if the policy lets it pass. Its one step authenticates.
-
-    Args:
-        memory: The request's.
-        authenticator: Verifies, unless it verified these headers for this request before.
-        authorization: The headers as they are now: a middleware may have changed them since another guard ran.
-        policy: What the principal has to meet.
-        address: Of the client, as the server states it; None if it does not.
-        describe: Describes the request for the activity of its key, if that is collected.
-        afresh: Verify in any case. What an open websocket's handshake found may be long past.
-        elsewhere: What may find a login elsewhere in the request.
-
-    Raises:
-        Problem: What `authenticate` raises, or the policy is not met. Whatever else goes wrong while authenticating is
-            `StoreUnavailable`: fail closed.
-    """
-    presented = (authorization, address)
-    outcome: _Outcome | None = None if afresh else memory.get(_OUTCOME)
-    if outcome is None or outcome[0] is not authenticator or outcome[1] != presented:
-        result: Principal[Any] | Problem
-        try:
-            # Under a lease most requests need nothing else. `authenticate` looks there too, for those that call it.
-            answer: object = authenticator.cached_principal(authorization)
-            if answer is None:
-                # An application that overrides `authenticate` may know of headers alone.
-                more: tuple[object, ...] = () if elsewhere is None else (elsewhere,)
-                # What is verified afresh is read afresh: a session answers with what it has read before.
-                request = None if afresh else session_of(memory, authenticator)
-                if request is not None:
-                    more = (elsewhere, request)
-                where = {"address": address} if authenticator.takes_address else {}
-                answer = yield lambda authenticator: authenticator.authenticate(
-                    authorization, *more, **where
-                )
-            result = _outcome_of(answer)
-        except Problem as problem:
-            result = problem
-        except Exception as error:  # noqa: BLE001 - fail closed
-            _log.error("authentication cannot answer", exc_info=error)
-            result = StoreUnavailable()
-        outcome = memory[_OUTCOME] = (authenticator, presented, result)
-    found = outcome[2]
-    is_accepted = False
-    try:
-        if not isinstance(found, Principal):
-            raise _refusal(found, policy)
-        principal: Principal[UserT] = found
-        if not policy.is_bare:
-            authenticator.authorize(principal, policy)
-            if policy is not AUTHENTICATED:
-                memory[_NAMED] = (authenticator, principal.key_id)
-        elif memory.get(_NAMED) != (authenticator, principal.key_id):
-            # No other guard of this request has named what this key may do here.
-            authenticator.authorize(principal, policy)
-        is_accepted = True
-        return principal
-    finally:
-        if authenticator.activity is not None:
-            _count(memory, authenticator, found, is_accepted, address, describe, is_afresh=afresh)
+log.addFilter(RedactingFilter())
 
 
 def keep_session(
@@ -167,7 +87,7 @@ def known_principal(
     Raises:
         Problem: The guard found the credentials not acceptable.
     """
-    outcome: _Outcome | None = memory.get(_OUTCOME)
+    outcome: Outcome | None = memory.get(OUTCOME)
     if outcome is None or outcome[0] is not authenticator:
         return None
     found: Principal[UserT] | Problem = outcome[2]
@@ -190,33 +110,33 @@ def loaded_user(principal: Principal[Any], user: T | None) -> T:
     return no_user(principal) if user is None else user
 
 
-def load_user_once(
+Loading: TypeAlias = tuple[dict[Any, Any], Hashable, Principal[Any], Callable[[], Any]]
+"""What `load_user_once` takes: the users of the request, the name of this one, the principal, and what loads."""
+
+
+def loading(
     memory: Memory, principal: Principal[Any], load: Callable[..., Any], *more: object
-) -> Generator[Callable[[Any], Any], Any, Any]:
-    """A flow: as :func:`loaded_user`, loaded once per request. Its one step loads.
+) -> Loading:
+    """How the user of a request is loaded by a function of the application.
 
     Args:
         memory: The request's.
         principal: Who the request acts as.
-        load: The application's function, which takes the id of the owner.
+        load: Takes the id of the owner.
         more: What it takes beside that.
     """
     owner_id = principal.owner.id
-    users: dict[tuple[object, str], object] = memory.setdefault(_USERS, {})
-    user = users.get((load, owner_id))
-    if user is None:
-        found: object = yield lambda _ports: load(owner_id, *more)
-        user = users[load, owner_id] = loaded_user(principal, found)
-    return user
+    kept: dict[Any, Any] = memory.setdefault(_USERS, {})
+    return kept, (load, owner_id), principal, partial(load, owner_id, *more)
 
 
-def load_user_in(
+def loading_in(
     request: RequestSession,
     users: AnyUsers,
     principal: Principal[Any],
     call: Callable[..., Any] = operator.call,
-) -> Generator[Callable[[Any], Any], Any, Any]:
-    """A flow: as :func:`loaded_user`, in a session. Its one step loads the user that was not read to verify the request.
+) -> Loading:
+    """How the user of a request is loaded in a session; the one that was read to verify the request is there already.
 
     Args:
         request: The session of the request.
@@ -225,11 +145,11 @@ def load_user_in(
         call: Calls the function that loads, which may block.
     """
     owner_id = principal.owner.id
-    user = request.users.get(owner_id)
-    if user is None:
-        found: object = yield lambda _ports: call(users.load_user, request.session, owner_id)
-        user = request.users[owner_id] = loaded_user(principal, found)
-    return user
+
+    def load() -> Any:
+        return call(users.load_user, request.session, owner_id)
+
+    return request.users, owner_id, principal, load
 
 
 def users_of(authenticator: BaseAuthenticator[Any], given: AnyUsers | None = None) -> AnyUsers:
@@ -251,56 +171,8 @@ def users_of(authenticator: BaseAuthenticator[Any], given: AnyUsers | None = Non
     return users
 
 
-def _count(
-    memory: Memory,
-    authenticator: BaseAuthenticator[Any],
-    found: Principal[Any] | Problem,
-    is_accepted: bool,
-    address: str | None,
-    describe: Describe,
-    *,
-    is_afresh: bool,
-) -> None:
-    """Count a request of a key once, however many guards it passes; one that any of them refuses is a refused one.
-
-    What an open connection verifies afresh is no request of its own.
-    """
-    activity = authenticator.activity
-    key_id = key_of(found)
-    if activity is None or key_id is None:
-        return
-    before: Counted | None = memory.get(_COUNTED)
-    if before is not None and (before.log is not activity or before.key_id != key_id):
-        before = None
-    if before is not None and (is_afresh or not before.is_accepted):
-        return
-    route, user_agent = describe(memory)
-    # A middleware that verifies the request may run before it is known which route serves it.
-    if before is not None and is_accepted and before.route == route:
-        return
-    memory[_COUNTED] = activity.count(
-        key_id,
-        authenticator.clock.now(),
-        is_accepted=is_accepted,
-        route=route,
-        address=address,
-        user_agent=user_agent,
-        before=before,
-    )
-
-
-def _outcome_of(answer: object) -> Principal[Any] | Problem:
-    if _is_outcome(answer):
-        return answer
-    _log.error("authentication cannot answer: got %s for a principal", type(answer).__name__)
-    return StoreUnavailable()
-
-
-def _is_outcome(value: object) -> TypeGuard[Principal[Any] | Problem]:
-    return isinstance(value, (Principal, Problem))
-
-
-def _refusal(problem: Problem, policy: Policy) -> Problem:
+def refusal(problem: Problem, policy: Policy) -> Problem:
+    """What to raise for a request that was refused, perhaps before."""
     if isinstance(problem, CredentialsMissing) and not problem.args:
         return policy.credentials_missing()
     return _without_frames(problem)
@@ -309,3 +181,100 @@ def _refusal(problem: Problem, policy: Policy) -> Problem:
 def _without_frames(problem: Problem) -> Problem:
     # Those of the first time hold the credentials.
     return problem.with_traceback(None)
+
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+
+class LoginSources:
+    """What an application configured at its adapter.
+
+    Args:
+        functions: Each takes the framework's request, and returns a `Login` or None.
+        own_csrf_protection: Whether a login counts for an unsafe method wherever the request came from. Otherwise only if a page
+            of the same origin sent it.
+        awaits: Whether a function may be async.
+
+    Raises:
+        ConfigurationError: One of them is async, and `awaits` is False.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[Callable[[Any], object]],
+        *,
+        own_csrf_protection: bool,
+        awaits: bool,
+    ) -> None:
+        self.functions: tuple[Callable[[Any], object], ...] = tuple(functions)
+        if not awaits:
+            self.check_blocking()
+        self._checks_origin = not own_csrf_protection
+
+    def check_blocking(self) -> None:
+        """Refuse functions that have to be awaited, for an `Authenticator`, which calls them in a thread.
+
+        Raises:
+            ConfigurationError: One of them is async.
+        """
+        check_blocking_logins(self.functions)
+
+    def ask(
+        self,
+        request: object,
+        *,
+        method: str | None,
+        scheme: str,
+        headers: Iterable[tuple[bytes, bytes]],
+    ) -> RequestLogins:
+        """What may find a login in a request. Without functions nothing does, and an adapter need not come here.
+
+        Args:
+            request: What the functions take.
+            method: None for the handshake of a websocket, which no cross-origin rule of a browser keeps back.
+            scheme: That of the request.
+            headers: With lower-case names.
+        """
+        is_foreign = (
+            self._checks_origin
+            and method not in _SAFE_METHODS
+            and not is_same_origin(headers, scheme)
+        )
+        return RequestLogins(
+            tuple(question(function, request) for function in self.functions), is_foreign
+        )
+
+
+def is_same_origin(headers: Iterable[tuple[bytes, bytes]], scheme: str) -> bool | None:
+    """Whether a page of this origin made the browser send a request.
+
+    Browsers send that in `Sec-Fetch-Site` (Fetch Metadata), which no page can set, and over plain HTTP in `Origin` (RFC 6454,
+    section 7) alone. A program can send what it likes: this protects people from other sites, and nothing from programs.
+
+    A request that changes something with a cookie needs True. One that sends its credentials itself, such as a login, is
+    another site's doing only at False.
+
+    Args:
+        headers: The request's, with lower-case names, as in an ASGI scope.
+        scheme: What the browser used: `http` or `ws`, `https` or `wss`. Behind a proxy that ends TLS the request itself does
+            not show it.
+
+    Returns:
+        True for a page of this origin, or an address that a person typed. False for another site, and for headers that no
+        browser sends. None if no header shows it, as with programs.
+    """
+    found: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
+    for name, value in headers:
+        if name in found:
+            found[name].append(value)
+    hosts, origins, sites = found.values()
+    if max(len(hosts), len(origins), len(sites)) > 1:
+        # No browser sends one of them twice.
+        return False
+    if sites:
+        return sites[0] in {b"same-origin", b"none"}
+    if not origins:
+        return None
+    host = b"".join(hosts)
+    # The origin of a websocket's page has the scheme of HTTP.
+    return bool(host) and origins[0] == scheme.replace("ws", "http").encode() + b"://" + host

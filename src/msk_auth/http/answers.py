@@ -1,4 +1,4 @@
-"""From an error to an answer, the same for every framework (RFC 9457, RFC 6750, RFC 9110).
+"""From an error or a key to an answer, the same for every framework (RFC 9457, RFC 6750, RFC 9110).
 
 An adapter turns an :class:`Answer` into its framework's response and adds nothing to it.
 """
@@ -8,10 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
+from urllib.parse import quote
 
-from msk_auth.core.errors import ConfigurationError, Problem
+from msk_auth.authenticator import BaseAuthenticator
+from msk_auth.core.errors import PROBLEM_BASE, ConfigurationError, Problem
+from msk_auth.core.fields import KEY_FIELDS
+from msk_auth.core.key_management import CreatedKey
+from msk_auth.core.model import ApiKey, KeyPage
 
 Errors: TypeAlias = Literal["problems", "http", "all"]
 """Which errors an adapter answers: problems with their documents, or as HTTP errors of the framework; or, with documents, also
@@ -92,17 +98,15 @@ class ProblemRenderer:
 
     Attributes:
         realm: The protected space in challenges (RFC 9110, section 11.5).
-        problem_base: What the `type` of problem documents begins with.
     """
 
     realm: str
-    problem_base: str
 
     def answer(self, problem: Problem) -> Answer:
         """The answer of a problem."""
         headers = (("content-type", PROBLEM_TYPE), *problem.response_headers(self.realm).items())
         document: dict[str, object] = {
-            "type": f"{self.problem_base}#{problem.code}",
+            "type": f"{PROBLEM_BASE}#{problem.code}",
             "title": problem.title,
             "status": problem.status,
             "detail": problem.detail,
@@ -175,3 +179,61 @@ _TITLES: Final[Mapping[int, str]] = {
 
 def _title(status: int) -> str:
     return _TITLES.get(status) or _phrase(status) or "Error"
+
+
+def key_answer(authenticator: BaseAuthenticator[Any], record: ApiKey) -> Answer:
+    """One key."""
+    return json_answer(200, _document(authenticator, record))
+
+
+def page_answer(authenticator: BaseAuthenticator[Any], page: KeyPage) -> Answer:
+    """A page of keys."""
+    items = [_document(authenticator, record) for record in page.items]
+    return json_answer(200, {"items": items, "next_cursor": page.next_cursor})
+
+
+def revoked_answer(
+    authenticator: BaseAuthenticator[Any], ids: Sequence[str], revoked: Sequence[ApiKey | None]
+) -> Answer:
+    """The revoked keys, and the ids that no key has."""
+    found = [_document(authenticator, record) for record in revoked if record is not None]
+    missing = [key_id for key_id, record in zip(ids, revoked, strict=True) if record is None]
+    return json_answer(200, {"items": found, "not_found": missing})
+
+
+def revealing_answer(
+    authenticator: BaseAuthenticator[Any],
+    created: CreatedKey,
+    collection: str,
+    on_behalf_of: str | None = None,
+) -> Answer:
+    """The one answer in which a key's value exists."""
+    # Quoted: a path parameter in the application's own prefix may hold anything.
+    location = f"{quote(collection.rstrip('/'))}/{created.record.id}"
+    if on_behalf_of is not None:
+        location += f"?on_behalf_of={quote(on_behalf_of, safe='')}"
+    document = _document(authenticator, created.record) | {"key": created.value.reveal()}
+    return json_answer(201, document, [("location", location)])
+
+
+def _document(authenticator: BaseAuthenticator[Any], record: ApiKey) -> dict[str, object]:
+    """A key without its value."""
+    shown = {
+        field.name: _shown(getattr(record, field.name)) for field in KEY_FIELDS if field.is_shown
+    }
+    return shown | {
+        "mask": authenticator.rules.key_format.mask(record.id),
+        "status": record.status(authenticator.clock.now()).value,
+    }
+
+
+def _shown(value: object) -> object:
+    """A value of a record as JSON has it: times as of RFC 3339, sets sorted."""
+    match value:
+        case datetime():
+            utc = value.astimezone(UTC)
+            return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case frozenset():
+            return sorted(cast("frozenset[str]", value))
+        case _:
+            return value

@@ -7,8 +7,7 @@ response. The adapters do not know each other; what they share is in the private
 
 from __future__ import annotations
 
-from msk_auth._route_audit.audit import register_reader
-from msk_auth._route_audit.report import AuditedRoute
-from msk_auth.http.request_logins import is_same_origin
+from msk_auth._route_audit import AuditedRoute, register_reader
+from msk_auth.http.admission import is_same_origin
 
 __all__ = ["AuditedRoute", "is_same_origin", "register_reader"]

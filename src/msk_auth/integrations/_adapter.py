@@ -9,12 +9,11 @@ from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar
 
 from msk_auth._callables import returns_awaitable
-from msk_auth.authenticator.base import BaseAuthenticator
+from msk_auth.authenticator import BaseAuthenticator
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import Policy, require, require_interactive, require_key
-from msk_auth.http.admission import users_of
+from msk_auth.http.admission import LoginSources, users_of
 from msk_auth.http.answers import ProblemRenderer
-from msk_auth.http.request_logins import LoginSources
 from msk_auth.users import AnyUsers, users_in
 
 GivenT = TypeVar("GivenT", bound=BaseAuthenticator[Any])
@@ -114,7 +113,7 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         if self._find_session is not None:
             users_of(authenticator)
         self._given = authenticator
-        self._renderer = ProblemRenderer(authenticator.realm, authenticator.problem_base)
+        self._renderer = ProblemRenderer(authenticator.realm)
 
     def _bound_to(self, authenticator: GivenT | None, how: str) -> Self:
         """This adapter for an application: itself, or a copy that is bound to the application's own authenticator.

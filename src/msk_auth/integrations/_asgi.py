@@ -7,8 +7,8 @@ be long past.
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -16,29 +16,21 @@ from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
 
-from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._async.lifecycle import is_beside_loop
 from msk_auth._async.off_loop import OffLoopAuthenticator
+from msk_auth._async.primitives import is_beside_loop
 from msk_auth._async.watch import AsyncWatch
-from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
 from msk_auth.core.policy import Policy
-from msk_auth.flows import run_awaiting
-from msk_auth.http import admission
-from msk_auth.http.admin_key_routes import AdminKeyOperation, admin_key_routes
-from msk_auth.http.admission import (
-    AUTHENTICATED,
-    Memory,
-    keep_session,
-    load_user_in,
-    users_of,
-)
+from msk_auth.http._async.admission import admit, load_user_once
+from msk_auth.http._async.routes import AsyncExchange, leak_route, respond, revocation_route
+from msk_auth.http.admission import AUTHENTICATED, Memory, keep_session, loading_in, users_of
 from msk_auth.http.answers import Answer, close_reason
-from msk_auth.http.routes import Exchange, Route, broken_body, respond
+from msk_auth.http.routes import Route, broken_body
+from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.users import RequestSession
 
 from ._adapter import Adapter, GuardT
@@ -51,6 +43,9 @@ _DENIAL: Final = "websocket.http.response"
 
 ConnectionT = TypeVar("ConnectionT")
 RequestT = TypeVar("RequestT", bound="Connection")
+
+MountedT = TypeVar("MountedT")
+"""What an application of the framework takes as a route."""
 
 LoginOf: TypeAlias = Callable[[ConnectionT], Login | Awaitable[Login | None] | None]
 """Finds a login in a request, such as in its session; None if there is none."""
@@ -191,7 +186,7 @@ class AsgiAuth(
         """
         _refuse_beside_loop("admit")
         scope = connection.scope
-        return self._bound_in(scope)._verify(scope, policy, afresh=is_open(scope))
+        return self._bound_in(scope)._verify(scope, policy)
 
     def verify_again(
         self, connection: Connection, policy: Policy = AUTHENTICATED
@@ -259,38 +254,25 @@ class AsgiAuth(
         return serving
 
     async def _verify(
-        self, scope: Memory, policy: Policy, *, afresh: bool, in_session: bool = True
+        self, scope: Memory, policy: Policy, *, afresh: bool = False, in_session: bool = True
     ) -> Principal[UserT]:
         # Every header, as sent. Frameworks hand out the first of several, or join them, and decode leniently; which
         # credentials count must not depend on that.
         authorization = tuple(values(scope, b"authorization"))
-        authenticator = self._authenticator
         elsewhere = self._ask_elsewhere(scope) if self._login_sources.functions else None
         if in_session and self._find_session is not None and not self._is_own_route(scope):
             self._request_session(scope)
-        flow = admission.admit(
+        client = scope.get("client")
+        return await admit(
             scope,
-            authenticator,
+            self._authenticator,
             authorization,
             policy,
-            address=_address(scope),
-            describe=self._describe_request,
-            afresh=afresh,
+            # As the server states it. There is none on a Unix socket.
+            address=None if client is None else client[0],
+            afresh=afresh or is_open(scope),
             elsewhere=elsewhere,
         )
-        principal = await run_awaiting(flow, authenticator)
-        await self._publish(scope, principal)
-        return principal
-
-    def _describe_request(self, scope: Memory) -> tuple[str | None, str | None]:
-        """The method and the route of a request, and what its client calls itself."""
-        path = self._route_path(scope)
-        route = None if path is None else f"{scope.get('method', 'WEBSOCKET')} {path}"
-        return route, next(iter(_texts(scope, b"user-agent")), None)
-
-    @abstractmethod
-    def _route_path(self, scope: Memory) -> str | None:
-        """The pattern of the route that serves a request; None if the framework does not say, or has yet to find it."""
 
     def _is_own_route(self, scope: Memory) -> bool:
         """Whether it is known before the route is called that it is one of the library.
@@ -305,8 +287,8 @@ class AsgiAuth(
 
     async def _load_user(self, request: RequestSession, principal: Principal[UserT]) -> Any:
         """The application's user of a request, in its session; the one that was read to verify the request."""
-        flow = load_user_in(request, users_of(self.authenticator), principal, call_awaited)
-        return await run_awaiting(flow, None)
+        users = users_of(self.authenticator)
+        return await load_user_once(*loading_in(request, users, principal, call_awaited))
 
     def _ask_elsewhere(self, scope: Memory) -> RequestLogins:
         return self._login_sources.ask(
@@ -321,9 +303,6 @@ class AsgiAuth(
     def _connection(self, scope: Memory) -> ConnectionT:
         """The framework's object for a request or websocket, which the application's `logins` take."""
 
-    async def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
-        """Put a verified principal where the framework's own attributes of a request read it."""
-
     async def _respond(
         self,
         route: Route,
@@ -336,27 +315,19 @@ class AsgiAuth(
         """The answer of one of the library's own routes."""
         scope = request.scope
         bound = self._bound_for(scope)
-        exchange = Exchange(
+        exchange = AsyncExchange(
             authenticator=bound.authenticator,
             query=scope["query_string"],
             path=path,
             key_id=scope["path_params"].get("key_id", ""),
             content_type=next(iter(_texts(scope, b"content-type")), None),
             header=lambda name: _only(_texts(scope, name.encode())),
-            admit=lambda policy: self._bound_in(scope)._verify(
-                scope, policy, afresh=False, in_session=False
-            ),
+            admit=lambda policy: self._bound_in(scope)._verify(scope, policy, in_session=False),
             read_body=read_body,
+            call=call_awaited,
             throttle=None if throttle is None else partial(call_awaited, throttle, request),
         )
-        return await run_awaiting(respond(route, exchange), exchange)
-
-
-def admin_rows(
-    admin: AsyncAdminKeys[Any] | AdminKeys[Any], operations: Collection[AdminKeyOperation] | None
-) -> tuple[Route, ...]:
-    """The key routes for administrators; what `AdminKeys` do runs in threads."""
-    return admin_key_routes(admin, (AsyncAdminKeys, AdminKeys), call_awaited, operations)
+        return await respond(route, exchange)
 
 
 async def call_awaited(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
@@ -375,12 +346,6 @@ def _refuse_beside_loop(name: str) -> None:
             f"{name} was called in a `def` route, where nothing awaits it, so nothing would be verified. Await it in"
             " an `async def` route."
         )
-
-
-def _address(scope: Memory) -> str | None:
-    """The address of the client, as the server states it. None where there is none, such as on a Unix socket."""
-    client = scope.get("client")
-    return None if client is None else client[0]
 
 
 def values(scope: Memory, name: bytes) -> list[bytes]:
@@ -421,3 +386,49 @@ async def read_stream(
     except Exception:  # noqa: BLE001 - whatever a server raises, and a client that left
         raise broken_body() from None
     return bytes(body)
+
+
+class PublicRoutes(ABC, Generic[MountedT, RequestT]):
+    """The routes that need no login. An adapter mounts them."""
+
+    def revocation_route(
+        self, *, path: str = "/api/revoke", throttle: Throttle[RequestT] | None
+    ) -> MountedT:
+        """A route that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
+
+        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
+        that needs no look-up.
+
+        Args:
+            path: Where to serve it.
+            throttle: Called with each request first; it raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
+                Either `async`, or blocking: then it runs in a thread. Pass None if something in front of the application
+                limits requests already.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one.
+        """
+        return self._mount_public(revocation_route(path), throttle)
+
+    def leak_route(
+        self,
+        receiver: AsyncGitHubLeakReceiver | GitHubLeakReceiver,
+        *,
+        path: str = "/api/leaks/github",
+        throttle: Throttle[RequestT] | None,
+    ) -> MountedT:
+        """A route that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
+
+        Args:
+            receiver: Checks the reports and revokes the keys.
+            path: Where to serve it.
+            throttle: As for :meth:`revocation_route`.
+
+        Raises:
+            ConfigurationError: The path does not begin with a slash, or ends with one.
+        """
+        return self._mount_public(leak_route(path, receiver), throttle)
+
+    @abstractmethod
+    def _mount_public(self, row: Route, throttle: Throttle[RequestT] | None) -> MountedT:
+        """A row of the table as a route of the framework."""

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from flask import Blueprint, Flask, Request
 from flask.views import MethodView, View
 
-from msk_auth._route_audit.own_guard import has_own_guard
+from msk_auth._route_audit import has_own_guard
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import Policy, named_first
 

@@ -21,9 +21,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._route_audit.audit import read_routes, register_reader
-from msk_auth._route_audit.own_guard import has_own_guard
-from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
+from msk_auth._route_audit import (
+    ANY_METHOD,
+    AuditedRoute,
+    RouteKind,
+    has_own_guard,
+    read_routes,
+    register_reader,
+)
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import UserT
@@ -57,12 +62,6 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
 
     def _connection(self, scope: Memory) -> HTTPConnection:
         return HTTPConnection(scope)
-
-    def _route_path(self, scope: Memory) -> str | None:
-        # FastAPI knows by itself under which prefix it has included a router.
-        included: Any = scope.get("fastapi", {}).get("effective_route_context")
-        path: str | None = getattr(included or scope.get("route"), "path", None)
-        return path
 
     def install(
         self,
@@ -333,7 +332,7 @@ def read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[Audited
             case WebSocketRoute():
                 yield _read_websocket(entry, path)
             case Mount():
-                yield from _read_inner(getattr(shown, "_base_app", shown.app), path)
+                yield from _read_inner(_inside_middleware(shown), path)
             case Host():
                 yield from _read_inner(shown.app, f"{prefix}//{shown.host}")
             case _:
@@ -347,6 +346,17 @@ def read_default(router: Any, prefix: str) -> Iterator[AuditedRoute]:
     default: object = router.default
     if getattr(default, "__func__", None) is not Router.not_found:
         yield _found(default, f"{prefix}/…", (ANY_METHOD,), "route")
+
+
+def _inside_middleware(mount: Any) -> Any:
+    """What is mounted, without the middleware of the mount: it has the routes of the mount, or is declared public."""
+    routes = getattr(mount, "routes", None)
+    layer = mount.app
+    while layer is not None:
+        if getattr(layer, "routes", None) is routes or is_public(layer):
+            return layer
+        layer = getattr(layer, "app", None)
+    return mount.app
 
 
 def _read_inner(app: Any, path: str) -> Iterator[AuditedRoute]:

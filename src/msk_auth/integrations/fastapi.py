@@ -54,24 +54,20 @@ from starlette.routing import BaseRoute
 
 from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._route_audit.audit import register_reader
-from msk_auth._route_audit.own_guard import has_own_guard
-from msk_auth._route_audit.report import AuditedRoute
+from msk_auth._route_audit import AuditedRoute, has_own_guard, register_reader
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.logins import name_of
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, require
-from msk_auth.http.admin_key_routes import AdminKeyOperation
+from msk_auth.http._async.routes import admin_key_routes, key_routes
 from msk_auth.http.admission import keep_session, loaded_user, users_of
 from msk_auth.http.answers import Answer, Errors
-from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import TAG, complete_document, scheme_name
-from msk_auth.http.routes import Route, check_path
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation, Route, check_path
 
-from ._asgi import LoginOf, Throttle, admin_rows
-from ._public_routes import PublicRoutes
+from ._asgi import LoginOf, PublicRoutes, Throttle
 from ._starlette import (
     RouteEntry,
     StarletteBase,
@@ -365,12 +361,12 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             operation_id: As for :meth:`key_routes`.
 
         Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; `admin` is of another kind; or
-                `operations` is not a list of these names.
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of
+                these names.
         """
         check_path(prefix, "/api/admin/keys")
         router = APIRouter(prefix=prefix, tags=list(tags), lifespan=self._demand_install)
-        for row in admin_rows(admin, operations):
+        for row in admin_key_routes(admin, operations):
             self._mount(router, row, operation_id=operation_id)
         return router
 
@@ -551,14 +547,13 @@ def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
 def _read(app: FastAPI | APIRouter, prefix: str) -> Iterator[AuditedRoute]:
     """The routes of a FastAPI application or a router: Starlette's, with the guards among their dependencies.
 
-    Newer versions of FastAPI keep an included router as one entry of its table, and the files of a front end in a table of
-    their own; older ones have neither. Both are looked up by name, so that every version is read.
+    Newer versions of FastAPI keep an included router as one entry of its table, older ones do not. What lists its routes is
+    looked up by name, so that every version is read.
     """
     router = app.router if isinstance(app, FastAPI) else app
     # A guard that a test has replaced guards nothing.
     replaced = app.dependency_overrides if isinstance(app, FastAPI) else {}
     yield from read_entries(_entries(router, replaced), prefix)
-    yield from _front_ends(router, replaced, prefix)
     yield from read_default(router, prefix)
 
 
@@ -574,22 +569,6 @@ def _entries(router: APIRouter, replaced: Collection[object]) -> Iterator[RouteE
 
 def _entry(route: BaseRoute, shown: Any, replaced: Collection[object]) -> RouteEntry:
     return RouteEntry(route, shown, _guards(shown, replaced), _is_own_guarded(shown, replaced))
-
-
-def _front_ends(
-    router: APIRouter, replaced: Collection[object], prefix: str
-) -> Iterator[AuditedRoute]:
-    groups: Any = getattr(router, "_iter_low_priority_routes", tuple)
-    for group in groups():
-        above = prefix + getattr(group, "frontend_prefix", "").rstrip("/")
-        guards = _guards(group, replaced)
-        for front_end in getattr(group, "original_route", group).routes:
-            path = above + front_end.path
-            methods = tuple(sorted(front_end.methods))
-            own_guard = _is_own_guarded(group, replaced)
-            yield AuditedRoute(
-                path, methods, "mount", "frontend", guards or None, own_guard=own_guard
-            )
 
 
 def _guards(route: Any, replaced: Collection[object]) -> tuple[Policy, ...]:

@@ -59,8 +59,7 @@ from werkzeug.exceptions import ClientDisconnected, HTTPException, default_excep
 from werkzeug.routing import Rule
 
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._route_audit.audit import register_reader
-from msk_auth._route_audit.report import AuditedRoute, RouteKind
+from msk_auth._route_audit import AuditedRoute, RouteKind, register_reader
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.users import Users
@@ -69,22 +68,26 @@ from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
 from msk_auth.core.policy import Policy, any_credential
-from msk_auth.flows import run_blocking
-from msk_auth.http import admission
-from msk_auth.http.admin_key_routes import AdminKeyOperation, admin_key_routes
+from msk_auth.http._sync.admission import admit, load_user_once
+from msk_auth.http._sync.routes import (
+    Exchange,
+    admin_key_routes,
+    key_routes,
+    leak_route,
+    respond,
+    revocation_route,
+)
 from msk_auth.http.admission import (
     AUTHENTICATED,
     Memory,
     keep_session,
     known_principal,
-    load_user_in,
-    load_user_once,
+    loading,
+    loading_in,
     users_of,
 )
 from msk_auth.http.answers import Answer, Errors, check_errors
-from msk_auth.http.key_routes import KeyOperation, key_routes
-from msk_auth.http.leak_routes import leak_route, revocation_route
-from msk_auth.http.routes import Exchange, broken_body, check_path, respond
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body, check_path
 from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.users import AnyUsers, RequestSession
@@ -311,15 +314,14 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
         @functools.wraps(load_user)
         def current_user() -> Any:
-            flow = load_user_once(request.environ, self.current_principal, load_user)
-            return run_blocking(flow, None)
+            return load_user_once(*loading(request.environ, self.current_principal, load_user))
 
         return current_user
 
     def _load_in_session(self, users: AnyUsers) -> Any:
         principal = self.current_principal
         users = users_of(self.authenticator, users)
-        return run_blocking(load_user_in(self._request_session(), users, principal), None)
+        return load_user_once(*loading_in(self._request_session(), users, principal))
 
     def _request_session(self) -> RequestSession:
         find = cast("Callable[[], object]", self._find_session)
@@ -426,12 +428,12 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             name: The blueprint's name, for `url_for`.
 
         Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; `admin` is of another kind; or
-                `operations` is not a list of these names.
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of
+                these names.
         """
         check_path(url_prefix, "/api/admin/keys")
         blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
-        for row in admin_key_routes(admin, (AdminKeys,), operator.call, operations):
+        for row in admin_key_routes(admin, operations):
             self._mount(blueprint, row, row.name)
         return blueprint
 
@@ -471,10 +473,9 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             name: The blueprint's name, for `url_for`.
 
         Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one, or the receiver is of the other
-                kind.
+            ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        row = leak_route(path, receiver, (GitHubLeakReceiver,))
+        row = leak_route(path, receiver)
         return self._mount(Blueprint(name, __name__), row, "receive", throttle)
 
     def check(self, app: Flask) -> None:
@@ -618,10 +619,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 header=_header,
                 admit=functools.partial(self._verify, request.environ, in_session=False),
                 read_body=_read_body,
+                call=operator.call,
                 throttle=None if throttle is None else functools.partial(throttle, request),
             )
             try:
-                return _to_response(run_blocking(respond(row, exchange), exchange))
+                return _to_response(respond(row, exchange))
             except Problem as problem:
                 return self.answer(problem)
 
@@ -640,21 +642,18 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
     ) -> Principal[UserT]:
         # Kept in the environment and not in Flask's `g`: that belongs to the application context, which outlives a
         # request wherever the application has pushed one, and a principal must never pass to the next request.
-        authenticator = self.authenticator
         elsewhere = self._ask_elsewhere(environ) if self._login_sources.functions else None
         if in_session and self._find_session is not None:
             self._request_session()
-        flow = admission.admit(
+        return admit(
             environ,
-            authenticator,
+            self.authenticator,
             _authorization(environ),
             policy,
             address=environ.get("REMOTE_ADDR"),
-            describe=_describe,
             afresh=afresh,
             elsewhere=elsewhere,
         )
-        return run_blocking(flow, authenticator)
 
     def _ask_elsewhere(self, environ: Memory) -> RequestLogins:
         # A server joins several headers of one name, and none of these is right with a comma in it.
@@ -746,13 +745,6 @@ def _authorization(environ: Memory) -> tuple[str, ...]:
     # such a value as it refuses several. What the framework makes of it is not read: it decodes leniently.
     value: str | None = environ.get("HTTP_AUTHORIZATION")
     return () if value is None else (value,)
-
-
-def _describe(environ: Memory) -> tuple[str | None, str | None]:
-    """The method and the route of a request, and what its client calls itself."""
-    rule = request.url_rule
-    route = None if rule is None else f"{environ['REQUEST_METHOD']} {rule.rule}"
-    return route, environ.get("HTTP_USER_AGENT")
 
 
 def _header(name: str) -> str | None:

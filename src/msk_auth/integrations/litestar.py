@@ -38,7 +38,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import copy
 from functools import partial, wraps
 from typing import Any, Final, Generic, Self, TypeGuard, cast
@@ -47,7 +47,7 @@ from litestar import HttpMethod, Litestar, Request, Response, Router, route
 from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ImproperlyConfiguredException
 from litestar.handlers import (
     ASGIRouteHandler,
     BaseRouteHandler,
@@ -64,19 +64,23 @@ from litestar.utils import join_paths
 
 from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._route_audit.audit import register_reader
-from msk_auth._route_audit.own_guard import OwnGuard, has_own_guard
-from msk_auth._route_audit.report import ANY_METHOD, AuditedRoute, RouteKind
+from msk_auth._route_audit import (
+    ANY_METHOD,
+    AuditedRoute,
+    OwnGuard,
+    RouteKind,
+    has_own_guard,
+    register_reader,
+)
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
-from msk_auth.core.credentials import read_bearer
+from msk_auth.core.authentication import read_bearer
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
-from msk_auth.http.admin_key_routes import AdminKeyOperation
+from msk_auth.http._async.routes import admin_key_routes, key_routes
 from msk_auth.http.admission import Memory, known_principal, loaded_user, session_of
 from msk_auth.http.answers import Errors, check_errors
-from msk_auth.http.key_routes import KeyOperation, key_routes
 from msk_auth.http.openapi import (
     INVALID,
     TAG,
@@ -84,14 +88,11 @@ from msk_auth.http.openapi import (
     operations,
     scheme_name,
 )
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body, check_path
 from msk_auth.http.routes import Route as Row
-from msk_auth.http.routes import broken_body, check_path
 
-from ._asgi import AsgiAuth, LoginOf, Throttle, admin_rows, call_awaited, read_stream, values
-from ._litestar_errors import ErrorAnswers, to_response
-from ._litestar_jwt import JWTLogin
-from ._litestar_paths import PathPolicies, check_policy
-from ._public_routes import PublicRoutes
+from ._asgi import AsgiAuth, LoginOf, PublicRoutes, Throttle, call_awaited, read_stream, values
+from ._litestar import ErrorAnswers, JWTLogin, PathPolicies, check_policy, to_response
 
 __all__ = ["Guard", "JWTLogin", "LitestarAuth"]
 
@@ -351,11 +352,11 @@ class LitestarAuth(
             operation_id: As for :meth:`key_routes`.
 
         Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one; `admin` is of another kind; or
-                `operations` is not a list of these names.
+            ConfigurationError: The path does not begin with a slash, or ends with one; or `operations` is not a list of
+                these names.
         """
         check_path(path, "/api/admin/keys")
-        rows = admin_rows(admin, operations)
+        rows = admin_key_routes(admin, operations)
         handlers = [self._mount(row, operation_id=operation_id) for row in rows]
         return Router(path, route_handlers=handlers, tags=list(tags))
 
@@ -405,13 +406,15 @@ class LitestarAuth(
     def _is_own_route(self, scope: Memory) -> bool:
         return _LIBRARY in scope["route_handler"].opt
 
-    async def _publish(self, scope: Memory, principal: Principal[UserT]) -> None:
+    async def _verify(self, scope: Memory, policy: Policy, **how: bool) -> Principal[UserT]:
+        principal = await super()._verify(scope, policy, **how)
         # What the application's own guards and dependencies read.
         request = session_of(scope, self._authenticator)
         scope["auth"] = principal
         scope["user"] = (
             principal.owner.user if request is None else await self._load_user(request, principal)
         )
+        return principal
 
     def _bound_in(self, scope: Memory) -> Self:
         plugins = scope["litestar_app"].plugins
@@ -567,10 +570,6 @@ class LitestarAuth(
             self._middleware in app.middleware and Problem in app.exception_handlers and documents
         )
 
-    def _route_path(self, scope: Memory) -> str | None:
-        path: str | None = scope.get("path_template")
-        return path
-
     def _connection(self, scope: Memory) -> ASGIConnection[Any, Any, Any, Any]:
         return ASGIConnection[Any, Any, Any, Any](cast("Scope", scope))
 
@@ -620,7 +619,7 @@ class LitestarAuth(
             return True
         try:
             for policy in named_first(connection["route_handler"].opt[_POLICIES]):
-                await self._verify(connection, policy, afresh=False)
+                await self._verify(connection, policy)
         except Problem as problem:
             if connection["type"] != "websocket":
                 raise
@@ -650,6 +649,11 @@ class LitestarAuth(
     def _describe(self, app_config: AppConfig) -> None:
         if app_config.openapi_config is None:
             return
+        if _have_pages(app_config.plugins):
+            raise ConfigurationError(
+                "A plugin has added LitestarAuth to the plugins after Litestar had made its OpenAPI pages. Call"
+                " auth.on_app_init(app_config) at the end of its on_app_init instead."
+            )
         # Applications share the default one.
         config = app_config.openapi_config = copy(app_config.openapi_config)
         config.to_openapi_schema = partial(  # type: ignore[method-assign]
@@ -661,18 +665,10 @@ class LitestarAuth(
             ),
             config.to_openapi_schema,
         )
-        # Litestar's plugin for the pages comes after those of the application, but before one that another plugin adds.
-        ran = [each for each in app_config.plugins if getattr(each, "_openapi_config", None)]
-        for plugin in ran:
-            setattr(plugin, "_openapi_config", config)  # noqa: B010
         if config.openapi_router is not None or config.openapi_controller is not None:
             return
-        path = config.path or "/schema"
-        if ran:
-            _mark_pages(app_config.route_handlers, path)
-            return
         config.openapi_router = Router(
-            path,
+            config.path or "/schema",
             route_handlers=[],
             include_in_schema=False,
             dto=None,
@@ -704,10 +700,13 @@ def _replace_validation_errors(document: dict[str, Any]) -> None:
             responses.setdefault("422", INVALID)
 
 
-def _mark_pages(handlers: Sequence[object], path: str) -> None:
-    for each in handlers:
-        if isinstance(each, Router) and each.path == path:
-            each.opt[_PAGES] = True
+def _have_pages(plugins: Sequence[object]) -> bool:
+    """True if Litestar's plugin for the OpenAPI pages has run: before that it refuses to show its configuration."""
+    for plugin in plugins:
+        if hasattr(plugin, "provide_openapi"):
+            with suppress(ImproperlyConfiguredException):
+                return hasattr(plugin, "openapi_config")
+    return False
 
 
 def _guards_of(layer: Any) -> list[Guard[Any]]:

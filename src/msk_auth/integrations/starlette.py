@@ -41,21 +41,21 @@ from msk_auth._sync.users import Users
 from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
-from msk_auth.flows import run_awaiting, run_blocking
-from msk_auth.http.admin_key_routes import AdminKeyOperation
+from msk_auth.http._async.admission import load_user_once as await_user_once
+from msk_auth.http._async.routes import admin_key_routes, key_routes
+from msk_auth.http._sync.admission import load_user_once
 from msk_auth.http.admission import (
     AUTHENTICATED,
+    Loading,
     known_principal,
-    load_user_in,
-    load_user_once,
+    loading,
+    loading_in,
     users_of,
 )
-from msk_auth.http.key_routes import KeyOperation, key_routes
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation, check_path
 from msk_auth.http.routes import Route as Row
-from msk_auth.http.routes import check_path
 
-from ._asgi import Throttle, admin_rows
-from ._public_routes import PublicRoutes
+from ._asgi import PublicRoutes, Throttle
 from ._starlette import StarletteBase, declare, declared_policies
 
 __all__ = ["AuthenticatedUser", "StarletteAuth"]
@@ -223,19 +223,18 @@ class StarletteAuth(
         """
         users = self._users_given(load_user)
 
-        def load_once(connection: HTTPConnection) -> Any:
+        def loading_of(connection: HTTPConnection) -> Loading:
             principal = self.principal(connection)
-            scope = connection.scope
             if users is None:
-                return load_user_once(scope, principal, load_user, connection)
-            request = self._request_session(scope)
-            return load_user_in(request, users_of(self.authenticator, users), principal)
+                return loading(connection.scope, principal, load_user, connection)
+            request = self._request_session(connection.scope)
+            return loading_in(request, users_of(self.authenticator, users), principal)
 
         async def awaited(connection: HTTPConnection) -> Any:
-            return await run_awaiting(load_once(connection), None)
+            return await await_user_once(*loading_of(connection))
 
         def blocking(connection: HTTPConnection) -> Any:
-            return run_blocking(load_once(connection), None)
+            return load_user_once(*loading_of(connection))
 
         if users is not None:
             return awaited if isinstance(users, AsyncUsers) else blocking
@@ -277,11 +276,11 @@ class StarletteAuth(
             operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
 
         Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; `admin` is of another kind; or
-                `operations` is not a list of these names.
+            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of
+                these names.
         """
         check_path(prefix, "/api/admin/keys")
-        return [self._mount(row, prefix) for row in admin_rows(admin, operations)]
+        return [self._mount(row, prefix) for row in admin_key_routes(admin, operations)]
 
     def _mount_public(self, row: Row, throttle: Throttle[Request] | None) -> BaseRoute:
         return self._mount(row, throttle=throttle)
@@ -300,7 +299,7 @@ class StarletteAuth(
         """
         try:
             bound = self._bound_for(conn.scope)
-            principal = await bound._verify(conn.scope, AUTHENTICATED, afresh=False)
+            principal = await bound._verify(conn.scope, AUTHENTICATED)
         except CredentialsMissing:
             return None
         except Problem as problem:
@@ -327,8 +326,9 @@ class StarletteAuth(
             @functools.wraps(endpoint)
             async def guarded(*args: Any, **kwargs: Any) -> Any:
                 connection = _connection(args, kwargs)
+                bound = self._bound_in(connection.scope)
                 for each in policies:
-                    await self.admit(connection, each)
+                    await bound._verify(connection.scope, each)
                 if is_async:
                     return await endpoint(*args, **kwargs)
                 return await run_in_threadpool(endpoint, *args, **kwargs)

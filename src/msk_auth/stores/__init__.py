@@ -9,7 +9,6 @@ One rule: a store keeps records and limits exactly, and does not decide who may 
 from __future__ import annotations
 
 from msk_auth._async.store import (
-    AsyncActivityStore,
     AsyncAdminStore,
     AsyncBatchStore,
     AsyncExpiryStore,
@@ -17,14 +16,10 @@ from msk_auth._async.store import (
     AsyncLeaseRegister,
 )
 from msk_auth._sync.store import (
-    ActivityStore,
     AdminStore,
     ExpiryStore,
     KeyStore,
     LeaseRegister,
-)
-from msk_auth.core.activity import (
-    ActivityEntry,
 )
 from msk_auth.core.fields import (
     KeyUpdate,
@@ -39,10 +34,7 @@ from msk_auth.core.store import (
 )
 
 __all__ = [
-    "ActivityEntry",
-    "ActivityStore",
     "AdminStore",
-    "AsyncActivityStore",
     "AsyncAdminStore",
     "AsyncBatchStore",
     "AsyncExpiryStore",

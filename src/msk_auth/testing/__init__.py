@@ -16,18 +16,26 @@ from __future__ import annotations
 
 import pytest
 
-from msk_auth._route_audit.audit import audit_routes, list_routes
-from msk_auth._route_audit.report import Access, AuditedRoute, RouteAuditFailed, RouteReport
+from msk_auth._route_audit import (
+    Access,
+    AuditedRoute,
+    audit_routes,
+    list_routes,
+)
 
 # Before they are imported: a contract that fails then shows the values it compared.
 pytest.register_assert_rewrite("msk_auth.testing._store_contract")
 
-from ._clock import FrozenClock  # noqa: E402 - see above
-from ._loop import BackgroundLoop  # noqa: E402
-from ._sign_in import async_key_headers, key_headers, login_headers  # noqa: E402
-from ._store_contract import (  # noqa: E402
+from ._application import (  # noqa: E402 - see above
+    FrozenClock,
+    async_key_headers,
+    key_headers,
+    login_headers,
+)
+from ._store_contract import (  # noqa: E402 - see above
     AsyncChangeRecorder,
     AsyncStoreContract,
+    BackgroundLoop,
     ChangeRecorder,
     StoreContract,
 )
@@ -40,8 +48,6 @@ __all__ = [
     "BackgroundLoop",
     "ChangeRecorder",
     "FrozenClock",
-    "RouteAuditFailed",
-    "RouteReport",
     "StoreContract",
     "async_key_headers",
     "audit_routes",

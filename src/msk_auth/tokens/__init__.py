@@ -3,3 +3,11 @@
 One rule: an issuer returns None for a token of another issuer, and raises for one of its own that it refuses, as
 `core.issuer.TokenIssuer` states. Nothing here reads a clock or decides about owners and permissions: `_async.verification` does.
 """
+
+from __future__ import annotations
+
+from msk_auth.core.issuer import VerifiedToken
+
+from .signing import AlgorithmName
+
+__all__ = ["AlgorithmName", "VerifiedToken"]

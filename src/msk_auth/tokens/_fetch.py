@@ -6,16 +6,13 @@ certificates that a machine is configured with.
 
 from __future__ import annotations
 
-import io
 import json
-import socket
 import ssl
 import time
 import urllib.request
 from collections.abc import Mapping
-from functools import partial
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
-from typing import Any, Final, cast
+from http.client import HTTPResponse
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 MAX_DOCUMENT: Final = 262_144
@@ -53,7 +50,7 @@ def fetch_json(
 
     Args:
         url: https, or http to this machine.
-        seconds: How long it may take, from the first byte to the last.
+        seconds: How long the body may take, and each answer of the network before it.
         context: Which certificates are trusted; None for those of this machine.
         headers: Sent along.
 
@@ -65,8 +62,8 @@ def fetch_json(
     # No handler of redirects, files or FTP, and none that turns a status into an exception.
     for handler in (
         urllib.request.ProxyHandler(),
-        _PlainHandler(deadline),
-        _TlsHandler(deadline, context),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(context=context or ssl.create_default_context()),
         urllib.request.UnknownHandler(),
     ):
         opener.add_handler(handler)
@@ -74,9 +71,8 @@ def fetch_json(
         request = urllib.request.Request(  # noqa: S310 - the scheme is checked by check_url
             check_url(url), headers={"Accept": "application/json", **(headers or {})}
         )
-        response = cast("HTTPResponse", opener.open(request, timeout=seconds))
-        with response:
-            status, body = response.status, response.read(MAX_DOCUMENT + 1)
+        with cast("HTTPResponse", opener.open(request, timeout=seconds)) as response:
+            status, body = response.status, _read(response, deadline)
     except Exception as error:
         raise FetchError(f"{url}: {error!r}") from error
     if status != 200:
@@ -92,59 +88,11 @@ def fetch_json(
     return cast("dict[str, object]", value)
 
 
-class _DeadlineReader(io.RawIOBase):
-    """Reads from a socket until a moment: a timeout of its own would begin anew with each byte."""
-
-    def __init__(self, sock: socket.socket, raw: io.RawIOBase, deadline: float) -> None:
-        self._sock = sock
-        self._raw = raw
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        remaining = self._deadline - time.monotonic()  # noqa: TID251 - as above
-        if remaining <= 0:
+def _read(response: HTTPResponse, deadline: float) -> bytes:
+    """The body, up to a byte more than is allowed. The timeout of the socket would begin anew with each byte."""
+    body = b""
+    while chunk := response.read1(MAX_DOCUMENT + 1 - len(body)):
+        body += chunk
+        if time.monotonic() > deadline:  # noqa: TID251 - as above
             raise TimeoutError("the answer takes too long")
-        self._sock.settimeout(remaining)
-        return cast("int", self._raw.readinto(buffer))
-
-    def close(self) -> None:
-        # The socket stays open for as long as this part of it.
-        self._raw.close()
-        super().close()
-
-
-class _DeadlineResponse(HTTPResponse):
-    def __init__(self, deadline: float, sock: socket.socket, *args: Any, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        raw = self.fp.detach()
-        self.fp = io.BufferedReader(_DeadlineReader(sock, raw, deadline))
-
-
-def _connect(
-    kind: type[HTTPConnection], deadline: float, host: str, **options: Any
-) -> HTTPConnection:
-    connection = kind(host, **options)
-    connection.response_class = cast("Any", partial(_DeadlineResponse, deadline))
-    return connection
-
-
-class _PlainHandler(urllib.request.HTTPHandler):
-    def __init__(self, deadline: float) -> None:
-        super().__init__()
-        self._connect = partial(_connect, HTTPConnection, deadline)
-
-    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(cast("Any", self._connect), req)
-
-
-class _TlsHandler(urllib.request.HTTPSHandler):
-    def __init__(self, deadline: float, context: ssl.SSLContext | None) -> None:
-        context = ssl.create_default_context() if context is None else context
-        super().__init__(context=context)
-        self._connect = partial(_connect, HTTPSConnection, deadline, context=context)
-
-    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(cast("Any", self._connect), req)
+    return body

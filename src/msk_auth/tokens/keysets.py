@@ -6,7 +6,7 @@ on whichever thread or event loop it runs. The rules:
 1. The set is fetched again every four minutes. A key that the issuer added is accepted, and one that it removed is refused,
    within five minutes, as long as the issuer answers.
 2. If it does not, the last good set serves on for the time of an outage (an hour by default). Then, and before the first
-   fetch, requests get :class:`~msk_auth.errors.SigningKeysUnavailable`.
+   fetch, requests get 503 `signing_keys_unavailable`.
 3. A key id that is not in the set makes the next fetch due, but no sooner than half a minute after the one before,
    however many such ids are presented.
 4. A set without an attempt to refresh it for five minutes is not used: the process was suspended, or forked. A request then
@@ -21,7 +21,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from msk_auth._fork import after_fork_in_child
@@ -70,27 +69,24 @@ ALGORITHMS: Final = frozenset(name for names in _ALGORITHMS_OF.values() for name
 """The signature algorithms of issuers' tokens: none of them has a secret that two parties know."""
 
 
-class VerificationKey:
+class VerificationKey(NamedTuple):
     """One public key of an issuer.
 
     Attributes:
         kid: Its id.
-        algorithms: The names that a token's `alg` may have: one, both of Ed25519, or, where the issuer names none, those
-            of the key's type.
+        key: The key, as PyJWT reads it.
+        schemes: By the names that a token's `alg` may have: one, both of Ed25519, or, where the issuer names none, those of the
+            key's type.
     """
 
-    __slots__ = ("_key", "_schemes", "algorithms", "kid")
-
-    def __init__(self, kid: str, key: Any, schemes: Mapping[str, Algorithm]) -> None:
-        self.kid: str = kid
-        self.algorithms: frozenset[str] = frozenset(schemes)
-        self._key = key
-        self._schemes = schemes
+    kid: str
+    key: Any
+    schemes: Mapping[str, Algorithm]
 
     def verify(self, algorithm: str, message: bytes, signature: bytes) -> bool:
         """True if `signature` is this key's signature of `message`, by one of its algorithms."""
-        scheme = self._schemes.get(algorithm)
-        return scheme is not None and scheme.verify(message, self._key, signature)
+        scheme = self.schemes.get(algorithm)
+        return scheme is not None and scheme.verify(message, self.key, signature)
 
 
 class Keys:
@@ -290,18 +286,6 @@ class RemoteKeySet:
             self._stop.set()
             self._wake.set()
             self._thread = None
-
-    def __enter__(self) -> RemoteKeySet:
-        self.open()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _usable(self) -> Keys | None:
         """The keys, if they may be used now (rules 2 and 4)."""

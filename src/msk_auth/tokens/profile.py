@@ -25,22 +25,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, cast
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from msk_auth.core.compact import ParsedToken, b64encode, encode_segment
 from msk_auth.core.errors import (
     ConfigurationError,
+    CredentialRefused,
     InteractiveRequired,
     LoginTooOld,
-    TokenExpired,
-    TokenInvalid,
 )
 from msk_auth.core.issuer import VerifiedToken
 from msk_auth.core.model import CredentialKind, Principal, freeze_permissions
 
-from .interactive import InteractiveRule
+from .claims import MAX_TEXT, Claims, is_text, moment, text
+from .claims import audience as audience_of
+from .claims import names as names_of
+from .rules import InteractiveRule
 from .signing import KeyRing, SigningKey
 
 _TYPE: Final = "at+jwt"
@@ -48,39 +49,6 @@ _TYPE: Final = "at+jwt"
 _KIND: Final = "msk_kind"
 # A private claim of tokens that were exchanged for a token with grants: a list of names.
 _SCOPES: Final = "msk_scopes"
-_MAX_TEXT: Final = 255
-# 9999-12-31: what a datetime can hold, and far below what arithmetic on numbers from outside could
-# overflow.
-_MAX_SECONDS: Final = 253_402_300_799
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """What a verified token says.
-
-    Attributes:
-        issuer: `iss`.
-        subject: `sub`, the id of the owner.
-        token_id: `jti`.
-        issued_at: `iat`.
-        expires_at: `exp`.
-        authenticated_at: `auth_time`, when the person logged in; renewing does not move it.
-        session_id: `sid`, if there is one.
-        interactive: Whether it stands for a person's login; False for a machine's token.
-        scopes: What it may do at most; None if the owner's permissions decide alone.
-        members: All claims as they were sent.
-    """
-
-    issuer: str
-    subject: str
-    token_id: str
-    issued_at: datetime
-    expires_at: datetime
-    authenticated_at: datetime
-    session_id: str | None
-    interactive: bool
-    scopes: frozenset[str] | None
-    members: Mapping[str, object]
 
 
 class TokenProfile:
@@ -135,7 +103,7 @@ class TokenProfile:
         self.max_lifetime = max_lifetime
         self.leeway = leeway
         self.has_sessions = has_sessions
-        self._interactive = InteractiveRule(issuer, interactive)
+        self._interactive = None if interactive is None else InteractiveRule(issuer, interactive)
 
     def issue(
         self,
@@ -173,14 +141,14 @@ class TokenProfile:
             raise ConfigurationError(
                 f"A token's lifetime must be between 1 second and {self.max_lifetime}."
             )
-        for text in (subject, session_id):
-            if text is not None and not _is_text(text):
+        for name in (subject, session_id):
+            if name is not None and not is_text(name):
                 raise ValueError(
-                    f"a token's subject and session need 1 to {_MAX_TEXT} printable characters"
+                    f"a token's subject and session need 1 to {MAX_TEXT} printable characters"
                 )
-        for moment in (now, authenticated_at):
-            if moment is not None:
-                _check_zone(moment)
+        for time in (now, authenticated_at):
+            if time is not None:
+                _check_zone(time)
         issued = int(now.timestamp())
         authenticated = issued if authenticated_at is None else int(authenticated_at.timestamp())
         if authenticated > issued:
@@ -247,19 +215,17 @@ class TokenProfile:
             scopes=principal.scopes,
         )
 
-    def verify(self, token: str, now: datetime) -> Claims:
+    def verify(self, token: str, now: datetime) -> VerifiedToken:
         """Check a token against this profile.
 
         Raises:
-            TokenExpired: Everything is right but the time has run out.
-            TokenInvalid: Anything else.
+            CredentialRefused: `token_expired` if everything is right but the time has run out, `token_invalid` for anything
+                else.
         """
-        return self.check(ParsedToken(token), now)
-
-    def check(self, token: ParsedToken, now: datetime) -> Claims:
-        """The claims of a token whose form was read already; it is verified by rules 2 to 5 of :meth:`verify`."""
-        key = self._check_signature(token)
-        return self._check_claims(token.claims, key, now)
+        verified = self.authenticate(ParsedToken(token), now)
+        if verified is None:
+            raise CredentialRefused("token_invalid")
+        return verified
 
     @property
     def names(self) -> Collection[str]:
@@ -275,19 +241,46 @@ class TokenProfile:
         """Nothing: its keys are there."""
 
     def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
-        """What a token stands for, by the claims as :meth:`check` finds them; None for a token of another issuer."""
-        if token.claims.get("iss") != self.issuer:
+        """What a token stands for, by rules 2 to 5; None for a token of another issuer.
+
+        Raises:
+            CredentialRefused: `token_expired` if everything is right but the time has run out, `token_invalid` for anything
+                else.
+        """
+        claims = token.claims
+        if claims.get("iss") != self.issuer:
             return None
-        claims = self.check(token, now)
+        key = self._check_signature(token)
+        if self.audience not in audience_of(claims):
+            raise CredentialRefused("token_invalid")
+        issued_at, expires_at = _seconds(claims, "iat"), _seconds(claims, "exp")
+        authenticated_at = _seconds(claims, "auth_time")
+        not_before = _seconds(claims, "nbf") if "nbf" in claims else issued_at
+        # Without leeway: all three come from the issuer's one clock.
+        if not authenticated_at <= issued_at < expires_at:
+            raise CredentialRefused("token_invalid")
+        if expires_at - issued_at > self.max_lifetime:
+            raise CredentialRefused("token_invalid")
+        if max(issued_at, not_before) > now + self.leeway:
+            raise CredentialRefused("token_invalid")
+        # A security event is no login, and a token that is bound to a key is no bearer's.
+        if "events" in claims or "cnf" in claims:
+            raise CredentialRefused("token_invalid")
+        subject, _token_id = text(claims, "sub"), text(claims, "jti")
+        session_id = text(claims, "sid") if "sid" in claims else None
+        # The leeway goes to our own side of each comparison: a claim plus something may be a time
+        # beyond what a datetime can hold.
+        if now - self.leeway >= expires_at:
+            raise CredentialRefused("token_expired")
         return VerifiedToken(
-            subject=claims.subject,
-            expires_at=claims.expires_at,
-            authenticated_at=claims.authenticated_at,
+            subject=subject,
+            expires_at=expires_at,
+            authenticated_at=authenticated_at,
             # The `sid` of an issuer without sessions of this application is none of ours.
-            session_id=claims.session_id if self.has_sessions else None,
+            session_id=session_id if self.has_sessions else None,
             has_session=self.has_sessions,
-            interactive=claims.interactive,
-            scopes=claims.scopes,
+            interactive=self._is_interactive(claims, key),
+            scopes=names_of(claims[_SCOPES]) if _SCOPES in claims else None,
         )
 
     def jwks(self) -> dict[str, list[dict[str, object]]]:
@@ -297,99 +290,28 @@ class TokenProfile:
     def _check_signature(self, token: ParsedToken) -> SigningKey:
         header = token.header
         if set(header) != {"alg", "kid", "typ"} or header["typ"] != _TYPE:
-            raise TokenInvalid
+            raise CredentialRefused("token_invalid")
         kid = header["kid"]
         key = self.keys.find(kid) if isinstance(kid, str) else None
         if key is None or not key.is_named(header["alg"]):
-            raise TokenInvalid
+            raise CredentialRefused("token_invalid")
         if not key.verify(token.message, token.signature):
-            raise TokenInvalid
+            raise CredentialRefused("token_invalid")
         return key
 
-    def _check_claims(self, claims: Mapping[str, object], key: SigningKey, now: datetime) -> Claims:
-        if claims.get("iss") != self.issuer or not self._is_audience(claims.get("aud")):
-            raise TokenInvalid
-        issued_at, expires_at = _moment(claims, "iat"), _moment(claims, "exp")
-        authenticated_at = _moment(claims, "auth_time")
-        # Without leeway: all three come from the issuer's one clock.
-        if not authenticated_at <= issued_at < expires_at:
-            raise TokenInvalid
-        if expires_at - issued_at > self.max_lifetime or issued_at > now + self.leeway:
-            raise TokenInvalid
-        if "nbf" in claims and _moment(claims, "nbf") > now + self.leeway:
-            raise TokenInvalid
-        # A security event is no login, and a token that is bound to a key is no bearer's.
-        if "events" in claims or "cnf" in claims:
-            raise TokenInvalid
-        subject, token_id = _text(claims, "sub"), _text(claims, "jti")
-        session_id = _text(claims, "sid") if "sid" in claims else None
-        # The leeway goes to our own side of each comparison: a claim plus something may be a time
-        # beyond what a datetime can hold.
-        if now - self.leeway >= expires_at:
-            raise TokenExpired
-        return Claims(
-            issuer=self.issuer,
-            subject=subject,
-            token_id=token_id,
-            issued_at=issued_at,
-            expires_at=expires_at,
-            authenticated_at=authenticated_at,
-            session_id=session_id,
-            interactive=self._is_interactive(claims, key),
-            scopes=_scopes(claims),
-            members=claims,
-        )
-
-    def _is_interactive(self, claims: Mapping[str, object], key: SigningKey) -> bool:
+    def _is_interactive(self, claims: Claims, key: SigningKey) -> bool:
         if claims.get(_KIND, CredentialKind.INTERACTIVE.value) != CredentialKind.INTERACTIVE.value:
             return False
-        if "act" in claims:
-            return False
-        if self._interactive.rule is None and self.has_sessions and key.can_sign:
-            return True
+        if self._interactive is None:
+            return self.has_sessions and key.can_sign and "act" not in claims
         return self._interactive.applies_to(claims)
 
-    def _is_audience(self, audience: object) -> bool:
-        # One string or a list of strings (RFC 7519, section 4.1.3).
-        if isinstance(audience, list):
-            members = cast("list[object]", audience)
-            return all(isinstance(member, str) for member in members) and self.audience in members
-        return audience == self.audience
 
-
-def _check_zone(moment: datetime) -> None:
+def _check_zone(time: datetime) -> None:
     # Python would take it for this machine's local time.
-    if moment.utcoffset() is None:
+    if time.utcoffset() is None:
         raise ValueError("a token's times need a time zone: datetime.now(UTC)")
 
 
-def _moment(claims: Mapping[str, object], name: str) -> datetime:
-    value = claims.get(name)
-    # bool is an int in Python, and not a NumericDate.
-    if type(value) is not int or not 0 <= value <= _MAX_SECONDS:
-        raise TokenInvalid
-    return datetime.fromtimestamp(value, UTC)
-
-
-def _scopes(claims: Mapping[str, object]) -> frozenset[str] | None:
-    if _SCOPES not in claims:
-        return None
-    names = claims[_SCOPES]
-    if not isinstance(names, list):
-        raise TokenInvalid
-    listed = cast("list[object]", names)
-    if not all(isinstance(name, str) for name in listed):
-        raise TokenInvalid
-    return frozenset(cast("list[str]", listed))
-
-
-def _text(claims: Mapping[str, object], name: str) -> str:
-    value = claims.get(name)
-    if not isinstance(value, str) or not _is_text(value):
-        raise TokenInvalid
-    return value
-
-
-def _is_text(value: str) -> bool:
-    # Printable, so that a lone surrogate or a NUL, legal in JSON, never reaches a database driver.
-    return 0 < len(value) <= _MAX_TEXT and value.isprintable()
+def _seconds(claims: Claims, name: str) -> datetime:
+    return moment(claims, name, whole=True)

@@ -9,17 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from msk_auth import (
-    AlgorithmName,
-    Authenticator,
-    ExternalIdentity,
-    KeyRing,
-    Owner,
-    SigningKey,
-    TokenProfile,
-)
+from msk_auth import Authenticator, ExternalIdentity, KeyRing, Owner, SigningKey, TokenProfile
 from msk_auth.stores.memory import MemoryKeyStore
-from msk_auth.tokens.issuers import OIDC, PinnedKeySet
+from msk_auth.tokens import AlgorithmName
+from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
 
 ISSUER, AUDIENCE = "https://login.example.com", "https://api.example.com"
 ISSUED: list[tuple[AlgorithmName, dict[str, Any], str]] = [
@@ -78,7 +71,15 @@ def subject_of(token: str, jwk: dict[str, object]) -> str:
     authenticator = Authenticator(
         MemoryKeyStore(),
         find_owner=lambda _: None,
-        issuers=[OIDC(ISSUER, audience=AUDIENCE, grants=None, keys=PinnedKeySet({"keys": [jwk]}))],
+        issuers=[
+            ExternalIssuer(
+                Provider.OIDC,
+                ISSUER,
+                audience=AUDIENCE,
+                grants=None,
+                keys=PinnedKeySet({"keys": [jwk]}),
+            )
+        ],
         find_external_owner=find,
     )
     return authenticator.authenticate([f"Bearer {token}"]).owner.id

@@ -13,23 +13,18 @@ The users stay in the application's own tables: :class:`ModelUsers` look them up
 
 from __future__ import annotations
 
-from ._async_store import AsyncSQLAlchemyKeyStore
-from ._durability import commit_durably
-from ._postgresql import prepare_postgresql
-from ._prepared import AsyncPreparedLookUp, AsyncPreparedRead, PreparedRead
-from ._rows import read_record
-from ._schema import api_key_table
+from ._async.store import AsyncSQLAlchemyKeyStore
+from ._async.users import AsyncModelUsers
+from ._servers import commit_durably, prepare_postgresql
 from ._sqlite import prepare_sqlite
-from ._store import SQLAlchemyKeyStore
-from ._users import AsyncModelUsers, ModelUsers
+from ._sync.store import SQLAlchemyKeyStore
+from ._sync.users import ModelUsers
+from ._table import api_key_table, read_record
 
 __all__ = [
     "AsyncModelUsers",
-    "AsyncPreparedLookUp",
-    "AsyncPreparedRead",
     "AsyncSQLAlchemyKeyStore",
     "ModelUsers",
-    "PreparedRead",
     "SQLAlchemyKeyStore",
     "api_key_table",
     "commit_durably",

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy.engine import Connection
 
 CANCEL_SECONDS: Final = 0.25
 """How long a cancel request may take, and what it cancels afterwards."""
@@ -50,14 +50,16 @@ class Use:
             with self._lock:
                 self.driver = before
 
-    def shut_down(self) -> None:
-        """Shut the socket of the connection down, if one is in use."""
+    def shut_down(self) -> bool:
+        """Shut the socket of the connection down, if one is in use; returns whether there is one."""
         with self._lock:
             fileno = getattr(self.driver, "fileno", None)
-            if fileno is not None:
-                # One that is closed has none any more.
-                with suppress(Exception), socket.socket(fileno=os.dup(fileno())) as end:
-                    end.shutdown(socket.SHUT_RDWR)
+            if fileno is None:
+                return False
+            # A connection that is closed has none any more.
+            with suppress(Exception), socket.socket(fileno=os.dup(fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
+            return True
 
 
 CURRENT: Final[ContextVar[Use | None]] = ContextVar("msk_auth_use", default=None)
@@ -95,6 +97,10 @@ def is_late() -> bool:
 
 def no_answer() -> TimeoutError:
     return TimeoutError("the database did not answer in time")
+
+
+def no_turn() -> TimeoutError:
+    return TimeoutError("the database is still busy with earlier writes")
 
 
 def can_cancel(driver: Any) -> bool:

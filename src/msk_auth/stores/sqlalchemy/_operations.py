@@ -13,17 +13,12 @@ Three rules make them right under any number of processes, at any isolation leve
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
     LargeBinary,
-    Select,
     Table,
     and_,
     bindparam,
@@ -33,6 +28,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     or_,
     select,
     true,
@@ -41,27 +37,22 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql import ColumnElement, Select
 
-from msk_auth.core.activity import ActivityEntry, DailyRequests, KeyActivity, LastRequest
 from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActive
-from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus
 from msk_auth.core.store import RecordedLease
 
-from ._rows import (
+from ._table import (
     first_record,
-    from_microseconds,
     read_record,
     records,
+    registers_of,
     select_from_id,
-    to_columns,
     to_microseconds,
     to_row,
 )
-from ._schema import activity_of, registers_of
-
-FIELDS: Final = tuple(field.name for field in dataclasses.fields(ApiKey))
-"""The columns of a record, in the order in which :class:`~msk_auth.ApiKey` takes them."""
 
 _LEASE: Final = "lease:"
 # The first text behind all that begin so; registers sort by code point.
@@ -111,12 +102,10 @@ class KeyOperations:
         self.table = table
         self._keys = table.c
         self._registers = registers_of(table)
-        self._activity, self._last_requests = activity_of(table)
         self._dialect = dialect
         self._is_mysql = dialect in {"mysql", "mariadb"}
-        self._columns = [table.c[name] for name in FIELDS]
-        self._find = select_from_id(table).limit(1)
-        self._find_many = select(*self._columns).where(
+        self._find = select_from_id(table).limit(literal_column("1"))
+        self._find_many = select(*table.c).where(
             table.c.id.in_(bindparam("key_ids", expanding=True))
         )
 
@@ -135,26 +124,17 @@ class KeyOperations:
         self._add(connection, record, max_active, now)
         return Written(record, is_changed=True)
 
-    def list(self, connection: Connection, query: KeyQuery) -> Sequence[ApiKey]:
-        rows = connection.execute(self._page(query)).all()
-        return [read_record(row) for row in rows]
-
-    def list_all(
-        self,
-        connection: Connection,
-        *,
-        after: tuple[str, datetime, str] | None,
-        limit: int,
-    ) -> Sequence[ApiKey]:
+    def page_of_all(self, after: tuple[str, datetime, str] | None, limit: int) -> Select[Any]:
+        """A page of the keys of all owners."""
         keys = self._keys
         listed: ColumnElement[bool] = keys.deleted_at.is_(None)
-        if connection.dialect.name == "sqlite":
+        if self._dialect == "sqlite":
             # After `IS NULL` it takes the column out of the order, and sorts each owner's keys by itself.
             listed = func.coalesce(keys.deleted_at, 0) == 0
         # Read backwards off the index of listings, from where the last page ended.
         order = (keys.owner_id, keys.deleted_at, keys.created_at, keys.id)
         page = (
-            select(self.table)
+            select(*self._keys)
             .where(listed)
             .order_by(*(column.desc() for column in order))
             .limit(limit)
@@ -169,16 +149,17 @@ class KeyOperations:
                 keys.owner_id <= owner_id,  # bounds the stretch of the index
                 or_(keys.owner_id < owner_id, within),
             )
-        return [read_record(row) for row in connection.execute(page).all()]
+        return page
 
-    def list_expiring(self, connection: Connection, query: ExpiryQuery) -> Sequence[ApiKey]:
+    def page_of_expiring(self, query: ExpiryQuery) -> Select[Any]:
+        """A page of the keys that end soon."""
         keys = self._keys
         order = [keys.expires_at, keys.id]
         if not self._is_mysql:
             # These are the same in all rows, and show PostgreSQL that the index has the rows in order. MariaDB would sort.
             order[:0] = [keys.announced_days, keys.revoked_at]
         page = (
-            select(*self._columns)
+            select(*self._keys)
             .where(
                 keys.announced_days.is_(None)
                 if query.announced_days is None
@@ -198,57 +179,33 @@ class KeyOperations:
                 keys.expires_at >= moment,  # bounds the stretch of the index
                 or_(keys.expires_at > moment, keys.id > key_id),
             )
-        return [read_record(row) for row in connection.execute(page).all()]
+        return page
 
-    def announce_expiry(self, connection: Connection, key_id: str, *, days: int) -> Written:
-        keys = self._keys
-        changed = connection.execute(
-            update(self.table)
-            .where(
-                keys.id == key_id,
-                keys.revoked_at.is_(None),
-                keys.replaced_by.is_(None),
-                or_(keys.announced_days.is_(None), keys.announced_days > days),
-            )
-            .values(announced_days=days)
-        )
-        if not changed.rowcount:
-            return _NONE
-        return Written(self.find(connection, key_id), is_changed=True)
-
-    def revoke(
-        self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
+    def set_columns(
+        self,
+        connection: Connection,
+        key_id: str,
+        where: ColumnElement[bool],
+        values: Mapping[str, Any],
+        unchanged: ColumnElement[bool] | None,
     ) -> Written:
-        own = self._is_own(key_id, owner_id)
-        changed = connection.execute(
-            update(self.table)
-            .where(own, self._keys.revoked_at.is_(None))
-            .values(revoked_at=to_microseconds(at))
-        )
-        return Written(self._find_where(connection, own), bool(changed.rowcount))
+        """Set columns of a key where a condition holds.
 
-    def delete(
-        self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
-    ) -> Written:
-        moment = to_microseconds(at)
-        revoked_at = func.coalesce(self._keys.revoked_at, moment)
-        changed = connection.execute(
-            update(self.table)
-            .where(self._is_own(key_id, owner_id))
-            .values(revoked_at=revoked_at, deleted_at=moment)
-        )
-        if not changed.rowcount:
-            return _NONE
-        return Written(self.find(connection, key_id), is_changed=True)
+        Args:
+            connection: In a transaction.
+            key_id: The id of the key.
+            where: What has to be true of it.
+            values: From column to value.
+            unchanged: Which key to return if nothing was changed; None means none.
+        """
+        if self.set_where(connection, and_(self._keys.id == key_id, where), values):
+            return Written(self.find(connection, key_id), is_changed=True)
+        found = None if unchanged is None else self._find_where(connection, unchanged)
+        return Written(found, is_changed=False)
 
-    def expire(
-        self, connection: Connection, key_id: str, *, owner_id: str, at: datetime
-    ) -> Written:
-        own = self._is_own(key_id, owner_id)
-        moment = to_microseconds(at)
-        later = or_(self._keys.expires_at.is_(None), self._keys.expires_at > moment)
-        changed = connection.execute(update(self.table).where(own, later).values(expires_at=moment))
-        return Written(self._find_where(connection, own), bool(changed.rowcount))
+    def differ(self, values: Mapping[str, str | None]) -> ColumnElement[bool]:
+        """Whether one of these texts is another one."""
+        return or_(*(self._differs(self._keys[name], value) for name, value in values.items()))
 
     def rotate(
         self,
@@ -262,27 +219,15 @@ class KeyOperations:
     ) -> Written:
         if max_active is not None:
             self._take_turn(connection, successor.owner_id)
-        own = self._is_own(key_id, successor.owner_id)
-        retired = connection.execute(
-            update(self.table)
-            .where(own, or_(*self._active_stretches(now)), self._keys.replaced_by.is_(None))
-            .values(replaced_by=successor.id, **self._end(ends_at, now))
-        )
-        if not retired.rowcount:
+        own = self.is_own(key_id, successor.owner_id)
+        is_current = and_(own, or_(*self._active_stretches(now)), self._keys.replaced_by.is_(None))
+        end = self._end(ends_at, now)
+        if not self.set_where(connection, is_current, {"replaced_by": successor.id, **end}):
             if self._find_where(connection, own) is None:
                 return _NONE
             raise KeyNotActive
         self._add(connection, successor, max_active, now)
         return Written(self._find_where(connection, own), is_changed=True)
-
-    def update(
-        self, connection: Connection, key_id: str, *, owner_id: str, fields: KeyUpdate
-    ) -> Written:
-        own = self._is_own(key_id, owner_id)
-        values = to_columns(fields)
-        differs = or_(*(self._differs(self._keys[name], value) for name, value in values.items()))
-        changed = connection.execute(update(self.table).where(own, differs).values(values))
-        return Written(self._find_where(connection, own), bool(changed.rowcount))
 
     def check_written(self, connection: Connection, written: Written) -> None:
         """Verify that a write is still in the transaction, after code of the application ran in it.
@@ -310,100 +255,6 @@ class KeyOperations:
             {"key_id": key_id, "used_at": to_microseconds(used_at)} for key_id, used_at in last_used
         ]
         connection.execute(statement, parameters)
-
-    def replace_digest(self, connection: Connection, key_id: str, *, old: str, new: str) -> None:
-        connection.execute(
-            update(self.table)
-            .where(self._keys.id == key_id, self._keys.digest == old)
-            .values(digest=new)
-        )
-
-    def record_activity(self, connection: Connection, entries: Sequence[ActivityEntry]) -> None:
-        days, last = self._activity.c, self._last_requests.c
-        # A key has an entry for each day, and one last request: some drivers send all rows in one statement, which may
-        # change a row only once.
-        newest: dict[str, ActivityEntry] = {}
-        for entry in entries:
-            known = newest.get(entry.key_id)
-            if known is None or known.last.at <= entry.last.at:
-                newest[entry.key_id] = entry
-        self._upsert(
-            connection,
-            self._activity,
-            [
-                {
-                    "key_id": entry.key_id,
-                    "day": entry.day,
-                    "accepted": entry.accepted,
-                    "refused": entry.refused,
-                }
-                for entry in entries
-            ],
-            lambda new: {name: days[name] + new[name] for name in ("accepted", "refused")},
-        )
-        self._upsert(
-            connection,
-            self._last_requests,
-            [
-                {
-                    "key_id": entry.key_id,
-                    "at": to_microseconds(entry.last.at),
-                    "route": entry.last.route,
-                    "address": entry.last.address,
-                    "user_agent": entry.last.user_agent,
-                }
-                for entry in newest.values()
-            ],
-            # MariaDB and MySQL compare with a time that they may have replaced already. The outcome is the same.
-            lambda new: {
-                name: case((new.at >= last.at, new[name]), else_=last[name])
-                for name in ("at", "route", "address", "user_agent")
-            },
-        )
-
-    def activity(self, connection: Connection, key_id: str, since: date | None) -> KeyActivity:
-        days, last = self._activity.c, self._last_requests.c
-        recent = true() if since is None else days.day >= since
-        found = connection.execute(
-            select(days.day, days.accepted, days.refused)
-            .where(days.key_id == key_id, recent)
-            .order_by(days.day)
-        ).all()
-        request = connection.execute(
-            select(last.at, last.route, last.address, last.user_agent).where(last.key_id == key_id)
-        ).one_or_none()
-        return KeyActivity(
-            tuple(DailyRequests(*row) for row in found),
-            None if request is None else LastRequest(from_microseconds(request[0]), *request[1:]),
-        )
-
-    def delete_activity(self, connection: Connection, before: date, limit: int) -> int:
-        days, last = self._activity.c, self._last_requests.c
-        began = to_microseconds(datetime.combine(before, time(), UTC))
-        return self._delete_some(
-            connection, self._activity, (days.key_id, days.day), days.day < before, limit
-        ) + self._delete_some(
-            connection, self._last_requests, (last.key_id,), last.at < began, limit
-        )
-
-    def _delete_some(
-        self,
-        connection: Connection,
-        table: Table,
-        key: Sequence[Column[Any]],
-        where: ColumnElement[bool],
-        limit: int,
-    ) -> int:
-        # MariaDB and MySQL have no limit in a subquery, and use no index for what they delete by one.
-        found = connection.execute(select(*key).where(where).limit(limit)).all()
-        if found:
-            same = and_(*(column == bindparam(f"old_{column.name}") for column in key))
-            # Again: a request may have come since it was read.
-            connection.execute(
-                delete(table).where(same, where),
-                [{f"old_{column.name}": row[n] for n, column in enumerate(key)} for row in found],
-            )
-        return len(found)
 
     def recorded_leases(self, connection: Connection) -> Collection[RecordedLease]:
         registers = self._registers.c
@@ -433,7 +284,8 @@ class KeyOperations:
             column, new = cast(column, LargeBinary), cast(new, LargeBinary)
         return column.is_distinct_from(new)
 
-    def _is_own(self, key_id: str, owner_id: str) -> ColumnElement[bool]:
+    def is_own(self, key_id: str, owner_id: str) -> ColumnElement[bool]:
+        """Whether it is a key of this owner that is not deleted."""
         keys = self._keys
         return and_(keys.id == key_id, self._is_owned_by(owner_id), keys.deleted_at.is_(None))
 
@@ -445,8 +297,15 @@ class KeyOperations:
         return and_(column == owner_id, func.char_length(column) == len(owner_id))
 
     def _find_where(self, connection: Connection, where: ColumnElement[bool]) -> ApiKey | None:
-        row = connection.execute(select(*self._columns).where(where)).one_or_none()
+        row = connection.execute(select(*self._keys).where(where)).one_or_none()
         return None if row is None else read_record(row)
+
+    def set_where(
+        self, connection: Connection, where: ColumnElement[bool], values: Mapping[str, Any]
+    ) -> bool:
+        """Set columns where a condition holds; returns whether it did."""
+        changed = connection.execute(update(self.table).where(where).values(values))
+        return bool(changed.rowcount)
 
     def _end(self, ends_at: datetime, now: datetime) -> dict[str, Any]:
         """What retires a predecessor: revoking it now, or an end that is never put off."""
@@ -499,28 +358,20 @@ class KeyOperations:
     ) -> None:
         """Set a register to `first`, or to `then` if there is one; its row stays locked until the end."""
         row = {"name": name, "value": first}
-        self._upsert(connection, self._registers, [row], lambda _new: {"value": then})
-
-    def _upsert(
-        self,
-        connection: Connection,
-        table: Table,
-        rows: Sequence[Mapping[str, Any]],
-        then: Callable[[Any], Mapping[str, ColumnElement[Any]]],
-    ) -> None:
-        """Insert rows; where there is one with the same primary key, set what `then` makes of the new row's columns."""
         statement: Any
         if self._is_mysql:
-            statement = mysql.insert(table)
-            statement = statement.on_duplicate_key_update(then(statement.inserted))
+            statement = mysql.insert(self._registers).values(row)
+            statement = statement.on_duplicate_key_update(value=then)
         else:
-            statement = (postgresql if self._dialect == "postgresql" else sqlite).insert(table)
+            dialect = postgresql if self._dialect == "postgresql" else sqlite
+            statement = dialect.insert(self._registers).values(row)
             statement = statement.on_conflict_do_update(
-                index_elements=list(table.primary_key), set_=then(statement.excluded)
+                index_elements=[self._registers.c.name], set_={"value": then}
             )
-        connection.execute(statement, rows)
+        connection.execute(statement)
 
-    def _page(self, query: KeyQuery) -> Select[Any]:
+    def page(self, query: KeyQuery) -> Select[Any]:
+        """A page of the keys of an owner."""
         keys = self._keys
         state: ColumnElement[bool]
         match query.status:
@@ -561,7 +412,7 @@ class KeyOperations:
         """
         keys = self._keys
         order = [column.desc() for column in (*same, keys.created_at, keys.id)]
-        statement = select(*self._columns).where(self._is_owned_by(query.owner_id), *where)
+        statement = select(*self._keys).where(self._is_owned_by(query.owner_id), *where)
         if query.label is not None:
             # A label has no character that JSON escapes, and none that differs in case alone.
             statement = statement.where(keys.labels.contains(f'"{query.label}"', autoescape=True))

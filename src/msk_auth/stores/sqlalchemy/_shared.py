@@ -1,57 +1,40 @@
-"""What both stores prepare in the same way."""
+"""What both stores do, with a blocking connection: in a thread, or in a greenlet of an event loop."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
-from sqlalchemy import (
-    ARRAY,
-    Connection,
-    Engine,
-    MetaData,
-    Select,
-    SingletonThreadPool,
-    StaticPool,
-    String,
-    Table,
-    any_,
-    bindparam,
-    literal_column,
-    select,
-)
+from sqlalchemy import MetaData, Table
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.model import ApiKey
+from msk_auth.core.store import READ_SECONDS
 
 from ._deadlines import in_use, is_late
-from ._durability import commit_durably
 from ._operations import KeyOperations
-from ._prepared import Statement
-from ._rows import first_record, records, select_from_id
-from ._schema import api_key_table
+from ._servers import check_primary_of, commit_durably
 from ._sqlite import (
-    FORK_GATE,
     SQLiteReader,
     begin_immediate,
     check_file,
     choose_connection_class,
     note_file,
 )
-from ._standby import check_primary_of
+from ._table import api_key_table
 
-P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", Engine, AsyncEngine)
 
-WRITE_SECONDS: Final = 10.0
-"""How long a write may take: on SQLite waiting for the writers of its own process, else the whole of it."""
+Work: TypeAlias = Callable[[Connection], T]
+"""What is done with a connection."""
 
 REGISTER_SECONDS: Final = 1.0
 """How long a verification may wait for the register of leases; it can do without, and has yet to read the key."""
@@ -66,8 +49,16 @@ _DEFAULT_TABLE: Final = api_key_table(MetaData())
 """One for all stores: an engine keeps compiled statements by their table, so those of one store serve the next."""
 
 
+class Turns(Protocol):
+    """Lets writers take turns."""
+
+    def take(self, seconds: float) -> AbstractContextManager[None]:
+        """Wait for a turn for so long at most, and have it for the length of a block."""
+        ...
+
+
 class SharedStore:
-    """What both stores prepare in the same way.
+    """What both stores do in the same way.
 
     Reads are single statements outside of a transaction: they see what was committed last, at whatever isolation
     the application works, and take one round trip.
@@ -76,10 +67,32 @@ class SharedStore:
     makes the others look again after longer and longer pauses, in no order.
 
     A read that finds its pooled connection closed, by a server that was restarted for example, is made once more.
+
+    Args:
+        get_engine: Returns the engine of the moment.
+        table: Of the keys; None means the one of the default name.
+        turns: Of the writers.
+        outside_forks: A block during which no other thread forks, on SQLite.
+
+    Attributes:
+        read_seconds: How long a read may take.
+        write_seconds: How long a write may take: on SQLite waiting for the writers of its own process, else the whole of it.
     """
 
-    def __init__(self, table: Table | None) -> None:
+    read_seconds: float = READ_SECONDS
+    write_seconds: float = 10.0
+
+    def __init__(
+        self,
+        get_engine: Callable[[], Engine],
+        table: Table | None,
+        turns: Turns,
+        outside_forks: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._get_engine = get_engine
         self._table = _DEFAULT_TABLE if table is None else table
+        self._turns = turns
+        self._outside_forks = outside_forks
         self._engine: Engine | None = None
         self._binding = threading.Lock()
         after_fork_in_child(self._renew_binding)
@@ -87,43 +100,40 @@ class SharedStore:
 
     @property
     def _operations(self) -> KeyOperations:
-        """What every use of the store begins with, and so the place where a late engine is bound."""
         self._bind()
         return self._bound_operations
 
-    def _bind(self) -> None:
+    def _bind(self) -> Engine:
         """Prepare for the engine of the moment, unless that was done.
 
         One thread prepares, and the others wait: an engine whose events are set up while another thread connects fails
         that thread.
         """
-        raise NotImplementedError
-
-    def _renew_binding(self) -> None:
-        self._binding = threading.Lock()
+        engine = self._get_engine()
+        if engine is not self._engine:
+            with self._binding:
+                if engine is not self._engine:
+                    self._prepare(engine)
+        return engine
 
     def _prepare(self, engine: Engine) -> None:
         self._bound_operations = KeyOperations(self._table, engine.dialect.name)
         self._is_sqlite = engine.dialect.name == "sqlite"
         # A database in memory is one connection for all: a reader that ends its transaction ends that of a writer too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
-        self._reader = (
-            SQLiteReader(self._table) if self._is_sqlite and self._table.schema is None else None
-        )
-        self._outside_forks = FORK_GATE.inside if self._is_sqlite else nullcontext
-        self._is_postgresql = engine.dialect.name == "postgresql"
-        first = select_from_id(self._table).limit(literal_column("1"))
-        self._first = Statement(first, engine.dialect)
-        if self._is_postgresql:
-            key_ids = bindparam("key_ids", type_=ARRAY(String))
-            among = select(*self._table.c).where(self._table.c.id == any_(key_ids))
-            self._among = Statement(among, engine.dialect)
+        self._reader: SQLiteReader | None = None
         if self._is_sqlite:
             note_file(engine)
             choose_connection_class(engine)
+            if self._table.schema is None:
+                self._reader = SQLiteReader(self._table, engine.dialect)
         self._derived = engine.execution_options()
         # Errors are logged, and the parameters of these statements are digests and names.
         self._derived.hide_parameters = True
+        self._engine = engine
+
+    def _renew_binding(self) -> None:
+        self._binding = threading.Lock()
 
     def _leave_the_parents_pool(self) -> None:
         engine = self._engine
@@ -137,46 +147,60 @@ class SharedStore:
         abandon(engine.pool)
         engine.dispose(close=False)
 
-    def _isolate(self, connection: Connection, level: str) -> None:
-        # On SQLite the driver's mode stays as the application set it: `begin_immediate` copes with all of them.
-        if self._is_sqlite:
-            return
-        # Not by an option of the engine: what ends a checkout while the engine's options are applied, an error or the
-        # cancellation of a request, leaves the connection to the garbage collector, and the pool is one connection short.
-        try:
-            connection.execution_options(isolation_level=level)
-        except Exception:
-            connection.invalidate()
-            raise
+    def _bounded(self, seconds: float) -> float | None:
+        """How long a use of the database may take; on SQLite there is no server that could fall silent."""
+        self._bind()
+        return None if self._is_sqlite else seconds
 
-    def _read_on(
-        self,
-        connection: Connection,
-        work: Callable[Concatenate[Connection, P], T],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        try:
-            with in_use(connection):
-                self._isolate(connection, "AUTOCOMMIT")
-                if self._is_sqlite:
-                    check_file(connection)
-                answer = work(connection, *args, **kwargs)
-                # Afterwards: the reports of the server have arrived with its answer.
-                check_primary_of(connection)
-                return answer
-        finally:
-            if is_late():
-                # Its socket may be shut down, also behind an answer that came in the end, and SQLAlchemy does not know.
-                connection.invalidate()
+    def _read_now(self, work: Work[T]) -> T:
+        """Read with one statement; once more if the pool's connection turns out to be closed."""
+        for _ in range(MAX_STALE):
+            try:
+                return self._read_once(work)
+            except Exception as error:
+                if not self._was_stale(error):
+                    raise
+        return self._read_once(work)
 
-    def _begin_write(self, connection: Connection) -> None:
-        if self._is_sqlite:
-            check_file(connection)
-            begin_immediate(connection)
-        check_primary_of(connection)
-        commit_durably(connection)
+    def _read_once(self, work: Work[T]) -> T:
+        with self._connect("AUTOCOMMIT", takes_turn=self._is_one_connection) as connection:
+            answer = work(connection)
+            # Afterwards: the reports of the server have arrived with its answer.
+            check_primary_of(connection)
+            return answer
+
+    def _write_now(self, work: Work[T]) -> T:
+        with (
+            self._connect("READ COMMITTED", takes_turn=self._is_sqlite) as connection,
+            connection.begin(),
+        ):
+            if self._is_sqlite:
+                begin_immediate(connection)
+            check_primary_of(connection)
+            commit_durably(connection)
+            return work(connection)
+
+    @contextmanager
+    def _connect(self, isolation: str, *, takes_turn: bool) -> Generator[Connection]:
+        with (
+            self._turns.take(self.write_seconds) if takes_turn else nullcontext(),
+            self._outside_forks() if self._is_sqlite else nullcontext(),
+            self._derived.connect() as connection,
+        ):
+            try:
+                with in_use(connection):
+                    if self._is_sqlite:
+                        path = check_file(connection)
+                        if self._reader is not None:
+                            self._reader.locate(path)
+                        # The driver's mode stays as the application set it: `begin_immediate` copes with all of them.
+                        yield connection
+                    else:
+                        yield _isolated(connection, isolation)
+            finally:
+                if is_late():
+                    # Its socket may be shut down, also behind an answer that came in the end, and SQLAlchemy does not know.
+                    connection.invalidate()
 
     def _was_stale(self, error: Exception) -> bool:
         """Whether a pooled connection turned out to be closed, in time for another one. It is not in the pool any more."""
@@ -184,61 +208,35 @@ class SharedStore:
             return False
         if isinstance(error, DBAPIError):
             return error.connection_invalidated
-        # Of `_isolate`, where SQLAlchemy lets the driver's error through.
-        dialect = self._derived.dialect
-        kinds = getattr(dialect.loaded_dbapi, "Error", ())
-        return isinstance(error, kinds) and dialect.is_disconnect(cast("Any", error), None, None)
-
-    def _find(self, connection: Connection, key_id: str) -> ApiKey | None:
-        self._locate(connection)
-        return first_record(self._first.read(connection, {"key_id": key_id}), key_id)
-
-    def _find_many(self, connection: Connection, key_ids: Sequence[str]) -> Sequence[ApiKey]:
-        if not self._is_postgresql:
-            return self._operations.find_many(connection, key_ids)
-        rows = self._among.read(connection, {"key_ids": list(key_ids)})
-        return records(rows, len(key_ids))
-
-    def _statement(self, select: Select[Any]) -> Callable[[], Statement]:
-        """The statement for the engine of the moment, compiled when that changes."""
-        compiled: tuple[Engine, Statement] | None = None
-
-        def get() -> Statement:
-            nonlocal compiled
-            self._bind()
-            engine = cast("Engine", self._engine)
-            if compiled is None or compiled[0] is not engine:
-                compiled = (engine, Statement(select, engine.dialect))
-            return compiled[1]
-
-        return get
-
-    def _read_statement(
-        self, connection: Connection, statement: Statement, values: Mapping[str, Any]
-    ) -> list[Any]:
-        self._locate(connection)
-        return statement.read(connection, values)
-
-    def _locate(self, connection: Connection) -> None:
-        if self._reader is not None and not self._reader.is_located:
-            self._reader.locate(connection)
+        # Of `_isolated`, where SQLAlchemy lets the driver's error through.
+        return isinstance(error, cast("Any", self._derived.dialect.dbapi).Error)
 
     def _close(self) -> None:
         if self._engine is not None and self._reader is not None:
             self._reader.close()
 
 
-def getter(engine: E | Callable[[], E], kind: type[E]) -> Callable[[], E]:
-    """A function that returns the engine of the moment."""
+def _isolated(connection: Connection, level: str) -> Connection:
+    # Not by an option of the engine: what ends a checkout while the engine's options are applied, an error or the
+    # cancellation of a request, leaves the connection to the garbage collector, and the pool is one connection short.
+    try:
+        return connection.execution_options(isolation_level=level)
+    except Exception:
+        connection.invalidate()
+        raise
+
+
+def getter(engine: E | Callable[[], E], kind: type[E]) -> Callable[[], Engine]:
+    """A function that returns the engine of the moment; of an asynchronous one the blocking engine in it."""
     if callable(engine):
         return lambda: _checked(engine(), kind)
     given = _checked(engine, kind)
     return lambda: given
 
 
-def _checked(engine: object, kind: type[E]) -> E:
+def _checked(engine: object, kind: type[Engine] | type[AsyncEngine]) -> Engine:
     if isinstance(engine, kind):
-        return engine
+        return engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     raise ConfigurationError(
         f"A store cannot use {type(engine).__qualname__!r} as its engine. AsyncSQLAlchemyKeyStore takes an AsyncEngine of"
         " SQLAlchemy, SQLAlchemyKeyStore an Engine, or a function that returns one."

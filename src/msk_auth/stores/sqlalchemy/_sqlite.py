@@ -6,23 +6,27 @@ import os
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy import Table, event
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine import AdaptedConnection
+from sqlalchemy.engine import AdaptedConnection, Connection, Dialect, Engine
+from sqlalchemy.engine.url import make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import StaticPool
+from sqlalchemy.sql import Select
 
 from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.clock import SystemClock
 from msk_auth.core.model import ApiKey
 
-from ._rows import FastPathUnavailable, first_record, select_from_id
+from ._table import FastPathUnavailable, first_record, select_from_id
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,7 +176,10 @@ class _Connection(sqlite3.Connection):
 
     @_outside_forks
     def close(self) -> None:
-        for cursor in list(self._cursors):
+        # The driver may close a connection again, whose cursors would then refuse it.
+        cursors = list(self._cursors)
+        self._cursors.clear()
+        for cursor in cursors:
             cursor.close()
         super().close()
 
@@ -253,37 +260,36 @@ def _note_file(connection: Any, record: Any) -> None:
     cursor = connection.cursor()
     try:
         cursor.execute("PRAGMA database_list")
-        record.info[_OPENED] = _opened(cursor.fetchall())
+        # In memory, or a temporary one, it has no path.
+        paths = [path for _, name, path in cursor.fetchall() if name == "main" and path]
     finally:
         cursor.close()
+    record.info[_OPENED] = (paths[0], _identity(paths[0])) if paths else (None, None)
 
 
-def check_file(connection: Connection) -> None:
+def check_file(connection: Connection) -> str | None:
     """Refuse a connection whose file is not the one of that name any more, and renew the pool.
+
+    Returns:
+        Where the file is; None if the database is in memory, or a temporary one.
 
     Raises:
         ReplacedFileError: It was replaced. What is written through the connection would be lost.
     """
     if _OPENED not in connection.info:
         # It was opened before the store was made.
-        connection.info[_OPENED] = _opened(connection.exec_driver_sql("PRAGMA database_list").all())
-    path, file = connection.info[_OPENED]
+        _note_file(connection.connection, connection)
+    opened: tuple[str | None, tuple[int, int] | None] = connection.info[_OPENED]
+    path, file = opened
     # A file that is gone is the engine's affair.
     if path is not None and _identity(path) not in {file, None}:
         connection.invalidate()
         connection.engine.dispose()
         raise ReplacedFileError(path)
+    return path
 
 
 _OPENED: Final = "msk_auth_opened"
-
-
-def _opened(databases: Iterable[Any]) -> tuple[str | None, tuple[int, int] | None]:
-    for _, name, path in databases:
-        if name == "main" and path:
-            return path, _identity(path)
-    # In memory, or a temporary one.
-    return None, None
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -303,11 +309,11 @@ durably revoke a key in it within this time.
 
 
 class SQLiteReader:
-    """Finds a record with the bare driver, in about 5 µs where SQLAlchemy's asynchronous layers take 300.
+    """Reads on a connection of its own, in the calling thread: in microseconds, where an asynchronous driver takes 300.
 
-    It reads one row by primary key on a connection of its own, in the calling thread, which may be the event
-    loop's: handing the work to a thread and back takes longer than the work. It never waits there: the busy
-    timeout is 0, and whenever anything is in doubt it says :class:`FastPathUnavailable` and the store reads as usual.
+    The calling thread may be the event loop's: handing the work to a thread and back takes longer than the work. It
+    never waits there: the busy timeout is 0, and whenever anything is in doubt it raises :class:`FastPathUnavailable`
+    and the store reads as usual.
 
     It sees what was committed last, because each read is its own transaction, ended when it returns. It is not
     used for databases in memory, which belong to one connection. A file that was replaced, by restoring a backup,
@@ -315,28 +321,29 @@ class SQLiteReader:
 
     Args:
         table: The table of keys.
+        dialect: Of the engine, for what the types of the application's statements mean.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, dialect: Dialect) -> None:
         # One connection for all threads, under the lock of the gate: it is held for microseconds, and a thread's own
         # would outlive the thread.
         self._connection: sqlite3.Connection | None = None
+        # The same one, for statements of the application.
+        self._statements: Connection | None = None
         self._file: tuple[int, int] | None = None
         self._believed_until = 0.0
         self._path: str | None = None
-        self.is_located = False
-        dialect = sqlite.dialect(paramstyle="qmark")
+        self._is_closed = False
+        self._dialect = dialect
         # SQLAlchemy would make two more parameters of the limit.
-        self._sql = f"{select_from_id(table).compile(dialect=dialect)} LIMIT 1"
+        qmark = sqlite.dialect(paramstyle="qmark")
+        self._sql = f"{select_from_id(table).compile(dialect=qmark)} LIMIT 1"
         after_fork_in_child(self._renew)
 
-    def locate(self, connection: Connection) -> None:
-        """Learn which file an engine really uses, whatever its URL says."""
-        self.is_located = True
-        for _, name, path in connection.exec_driver_sql("PRAGMA database_list"):
-            if name == "main":
-                # The empty name is a database in memory or a temporary one.
-                self._path = path or None
+    def locate(self, path: str | None) -> None:
+        """Use this file, which the engine has open: its URL may name another. None if the database has no file."""
+        if not self._is_closed:
+            self._path = path
 
     def find(self, key_id: str) -> ApiKey | None:
         """The record with this id, or None if there is none.
@@ -344,36 +351,47 @@ class SQLiteReader:
         Raises:
             FastPathUnavailable: This way does not give an answer.
         """
-        return first_record(self.read(self._sql, (key_id,)), key_id)
+        with self._opened() as connection:
+            # By the bare driver, which takes a third of the time. To the end of the result: a statement left in its
+            # middle keeps its transaction open.
+            rows = connection.execute(self._sql, (key_id,)).fetchall()
+        return first_record(rows, key_id)
 
-    def read(self, statement: str, parameters: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
+    def read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[Any]:
         """The rows of a statement that selects few of them by an index.
 
         Raises:
             FastPathUnavailable: As :meth:`find`.
         """
-        path = self._path
-        if path is None:
-            raise FastPathUnavailable
-        with FORK_GATE.lock:
-            try:
-                # To the end of the result: a statement left in its middle keeps its transaction open.
-                return self._current(path).execute(statement, parameters).fetchall()
-            except (sqlite3.Error, OSError) as error:
-                self._drop()
-                raise FastPathUnavailable from error
+        with self._opened() as connection:
+            if self._statements is None:
+                creator = cast("Any", lambda: connection)
+                pool = StaticPool(creator, dialect=self._dialect, reset_on_return=None)
+                self._statements = Engine(pool, self._dialect, make_url("sqlite://")).connect()
+            return self._statements.execute(statement, values).all()
 
     def close(self) -> None:
         """Close the connection for good. Closing again does nothing."""
         with FORK_GATE.lock:
-            self._path = None
-            self.is_located = True
+            self._is_closed, self._path = True, None
             self._drop()
 
     # The default argument is still there when the interpreter ends and this module's names are gone.
     def __del__(self, gate: _ForkGate = FORK_GATE) -> None:
         with gate.lock:
             self._drop()
+
+    @contextmanager
+    def _opened(self) -> Generator[sqlite3.Connection]:
+        path = self._path
+        if path is None:
+            raise FastPathUnavailable
+        with FORK_GATE.lock:
+            try:
+                yield self._current(path)
+            except (sqlite3.Error, SQLAlchemyError, OSError) as error:
+                self._drop()
+                raise FastPathUnavailable from error
 
     def _current(self, path: str) -> sqlite3.Connection:
         now = _CLOCK.monotonic()
@@ -399,6 +417,9 @@ class SQLiteReader:
         return connection
 
     def _drop(self) -> None:
+        statements, self._statements = self._statements, None
+        if statements is not None:
+            statements.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -408,8 +429,8 @@ class SQLiteReader:
 
         Closing it here could end the parent's locks ("How To Corrupt An SQLite Database File", section 2.6).
         """
-        abandon(self._connection)
-        self._connection = None
+        abandon((self._connection, self._statements))
+        self._connection = self._statements = None
 
 
 def _sync(engine: Engine | AsyncEngine) -> Engine:

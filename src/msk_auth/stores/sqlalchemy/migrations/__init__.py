@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import text
+from sqlalchemy.engine import Connection, Engine
 
 from msk_auth.stores.sqlalchemy._sqlite import begin_immediate
 
-__all__ = ["VERSION_TABLE", "include_object", "upgrade"]
+__all__ = ["include_object", "upgrade"]
 
 VERSION_TABLE: Final = "msk_auth_alembic_version"
 """Where it is kept which migrations have run."""
@@ -34,8 +35,6 @@ _TABLES: Final = frozenset(
     {
         "msk_auth_api_keys",
         "msk_auth_api_keys_registers",
-        "msk_auth_api_keys_activity",
-        "msk_auth_api_keys_last_requests",
         VERSION_TABLE,
     }
 )
@@ -68,7 +67,6 @@ def upgrade(bind: Engine | Connection) -> None:
         config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
         config.attributes["connection"] = bind
         command.upgrade(config, "head")
-    bind.commit()
 
 
 def include_object(
@@ -89,22 +87,23 @@ def include_object(
 @contextmanager
 def _alone(connection: Connection) -> Generator[None]:
     """Let one process migrate at a time."""
-    match connection.dialect.name:
-        case "sqlite":
-            connection.begin()
-            begin_immediate(connection)
+    if connection.dialect.name in {"sqlite", "postgresql"}:
+        with connection.begin():
+            if connection.dialect.name == "sqlite":
+                begin_immediate(connection)
+            else:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             yield
-        case "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        return
+    # Every change of a table commits there, so the lock must outlast the transaction: also the one that records the
+    # version, or the process that waits repeats all of it.
+    wait = {"name": VERSION_TABLE, "seconds": _MAX_WAIT_SECONDS}
+    with connection.begin():
+        if connection.scalar(text("SELECT GET_LOCK(:name, :seconds)"), wait) != 1:
+            raise TimeoutError("another process is migrating the tables for too long")
+    try:
+        with connection.begin():
             yield
-        case _:
-            # Every change of a table commits there, so the lock must outlast the transaction: also the one that
-            # records the version, or the process that waits repeats all of it.
-            wait = {"name": VERSION_TABLE, "seconds": _MAX_WAIT_SECONDS}
-            if connection.scalar(text("SELECT GET_LOCK(:name, :seconds)"), wait) != 1:
-                raise TimeoutError("another process is migrating the tables for too long")
-            try:
-                yield
-                connection.commit()
-            finally:
-                connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": VERSION_TABLE})
+    finally:
+        with connection.begin():
+            connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": VERSION_TABLE})

@@ -22,7 +22,8 @@ def _exact_text(length: int) -> sa.String:
     return (
         sa.String(length)
         .with_variant(sa.String(length, collation="C"), "postgresql")
-        .with_variant(sa.String(length, collation="utf8mb4_bin"), "mysql", "mariadb")
+        .with_variant(sa.String(length, collation="utf8mb4_bin"), "mysql")
+        .with_variant(sa.String(length, collation="utf8mb4_bin"), "mariadb")
     )
 
 

@@ -1,0 +1,470 @@
+"""Lists what an application serves and what each route demands; public through `msk_auth.testing`.
+
+One rule: what cannot be read counts as undeclared. Each adapter registers a reader, which knows its framework's routing
+tables and the marks that the adapter leaves; `judge` judges what the readers found. This module knows no framework.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.policy import Policy
+
+T = TypeVar("T")
+
+_MARK: Final = "msk_auth_own_guard"
+
+
+class OwnGuard:
+    """Marks what the application guards itself. There is one, :data:`msk_auth.own_guard`."""
+
+    def __call__(self, guard: T) -> T:
+        """Mark a function that guards, or one that is guarded; a decorator.
+
+        Args:
+            guard: In FastAPI a dependency or an endpoint; in Litestar a guard or the function of a handler; in Flask a view or a
+                `before_request` function; in Starlette an endpoint, or what is mounted.
+
+        Returns:
+            The same.
+
+        Raises:
+            ConfigurationError: It takes no mark.
+        """
+        try:
+            # A method has no room for a mark of its own.
+            setattr(getattr(guard, "__func__", guard), _MARK, True)
+        except AttributeError:
+            raise ConfigurationError(
+                f"{guard!r} takes no mark. Mark a function of your own that guards, or the route's function."
+            ) from None
+        return guard
+
+    def __repr__(self) -> str:
+        return "own_guard"
+
+
+own_guard: Final = OwnGuard()
+"""Says that the application guards a route itself, with a guard that this library does not know.
+
+The route audit lists such routes as `the application's own guard`, and cannot look into it. For requests it changes nothing,
+and a guard of the library on the same route counts more.
+"""
+
+
+def has_own_guard(function: object) -> bool:
+    """True if a function is marked, or one that it wraps."""
+    return any(getattr(layer, _MARK, False) is True for layer in _layers(function))
+
+
+def _layers(function: Any) -> Iterator[object]:
+    while function is not None:
+        yield function
+        if isinstance(function, partial):
+            function = function.func
+        else:
+            function = getattr(function, "__wrapped__", None)
+
+
+# Which routes look like administration of credentials or of users: the words for it, in English.
+_WORDS: Final = frozenset(
+    [
+        "account",
+        "admin",
+        "administration",
+        "administrator",
+        "apikey",
+        "apitoken",
+        "credential",
+        "grant",
+        "impersonate",
+        "impersonation",
+        "invitation",
+        "invite",
+        "key",
+        "membership",
+        "mfa",
+        "otp",
+        "owner",
+        "passkey",
+        "passphrase",
+        "passwd",
+        "password",
+        "permission",
+        "privilege",
+        "pwd",
+        "recovery",
+        "role",
+        "secret",
+        "session",
+        "signup",
+        "superuser",
+        "sudo",
+        "token",
+        "totp",
+        "user",
+        "webauthn",
+    ]
+)
+_PLACEHOLDER: Final = re.compile(r"\{[^}]*\}|<[^>]*>")
+_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+
+
+def sensitive_word(path: str, permissions: Iterable[str]) -> str | None:
+    """The first word of the path or the permissions that speaks of credentials or users, or None.
+
+    Placeholders of a path do not count: `/tasks/{user_id}` is about tasks.
+    """
+    for text in (_PLACEHOLDER.sub(" ", path), *permissions):
+        for match in _WORD.finditer(text):
+            word = match[0].lower()
+            if word in _WORDS or word.removesuffix("s") in _WORDS:
+                return word
+    return None
+
+
+RouteKind: TypeAlias = Literal["route", "websocket", "mount"]
+
+ANY_METHOD: Final = "*"
+"""Stands for every method, where the framework does not look at it."""
+
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # RFC 9110, section 9.2.1
+
+
+class Access(Enum):
+    """Who gets through to a route."""
+
+    PUBLIC = "public"
+    ANY_CREDENTIAL = "any credential"
+    AUTHENTICATED = "authenticated"
+    PERMISSIONS = "permissions"
+    INTERACTIVE = "interactive"
+    KEY = "API key"
+    OWN_GUARD = "the application's own guard"
+    UNDECLARED = "undeclared"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRoute:
+    """One route as the application serves it.
+
+    Attributes:
+        path: As the framework writes it, with the paths it is mounted under. A route of one host begins
+            with `//` and the host.
+        methods: Sorted; `*` for all of them; empty for a websocket.
+        kind: A `mount` is an application that cannot be looked into, such as static files.
+        name: The endpoint's, to find it by.
+        policies: All of them have to be met; empty if the route is public, None if it says nothing.
+        problems: What is wrong with it, in words; usually nothing.
+        own_guard: Whether the application says that it guards the route itself, here or with a mark.
+    """
+
+    path: str
+    methods: tuple[str, ...]
+    kind: RouteKind
+    name: str
+    policies: tuple[Policy, ...] | None
+    problems: tuple[str, ...] = ()
+    own_guard: bool = False
+
+    @property
+    def access(self) -> Access:
+        """Who gets through."""
+        if self.own_guard:
+            return Access.OWN_GUARD
+        if self.policies is None:
+            return Access.UNDECLARED
+        if not self.policies:
+            return Access.PUBLIC
+        if any(policy.interactive for policy in self.policies):
+            return Access.INTERACTIVE
+        if any(policy.key for policy in self.policies):
+            return Access.KEY
+        if self.permissions:
+            return Access.PERMISSIONS
+        if any(policy.any_credential for policy in self.policies):
+            return Access.ANY_CREDENTIAL
+        return Access.AUTHENTICATED
+
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        """All permissions that are needed, sorted."""
+        return tuple(sorted(frozenset[str]().union(*(p.permissions for p in self.policies or ()))))
+
+    @property
+    def max_age_seconds(self) -> float | None:
+        """The greatest age of the login, if there is a limit."""
+        ages = [p.max_age.total_seconds() for p in self.policies or () if p.max_age is not None]
+        return min(ages, default=None)
+
+    @property
+    def policy(self) -> str:
+        """What it demands, in one line."""
+        words = [self.access.value]
+        if self.permissions:
+            listed = f"permissions: {', '.join(self.permissions)}"
+            words = [listed] if self.access is Access.PERMISSIONS else [*words, listed]
+        if self.max_age_seconds is not None:
+            words.append(f"login at most {self.max_age_seconds:g} s old")
+        return "; ".join(words)
+
+    def __str__(self) -> str:
+        how = "WEBSOCKET" if self.kind == "websocket" else ",".join(self.methods)
+        return f"{how} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteReport:
+    """Everything that an application serves.
+
+    Attributes:
+        routes: In the order of the framework's routing.
+        unused: What the caller declared about routes that do not exist, or need no declaration.
+    """
+
+    routes: tuple[AuditedRoute, ...]
+    unused: tuple[str, ...] = ()
+
+    @property
+    def undeclared(self) -> tuple[AuditedRoute, ...]:
+        """Routes that declare no policy, and of which the caller declares nothing either."""
+        return tuple(route for route in self.routes if route.access is Access.UNDECLARED)
+
+    @property
+    def flagged(self) -> tuple[AuditedRoute, ...]:
+        """Routes of which something is declared, and with something wrong."""
+        return tuple(
+            route
+            for route in self.routes
+            if route.access is not Access.UNDECLARED and route.problems
+        )
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Everything that is wrong, one line each."""
+        return (
+            *(f"{route}: {each}" for route in self.routes for each in route.problems),
+            *(
+                f"{entry!r} is declared, but no route needs it. Take it off."
+                for entry in self.unused
+            ),
+        )
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.problems
+
+
+def judge(
+    routes: Iterable[AuditedRoute],
+    *,
+    public: Collection[str] = (),
+    own_guard: Collection[str] = (),
+    accepted: Collection[str] = (),
+) -> RouteReport:
+    """Apply what the caller declares, and find what is wrong.
+
+    Args:
+        routes: As a reader found them; `problems` are what it came across.
+        public: Paths that need no credentials, such as `/healthz` or `POST /login`.
+        own_guard: Paths that the application guards itself.
+        accepted: Paths of credential or user administration that need no interactive login.
+    """
+    used: set[str] = set()
+    judged: list[AuditedRoute] = []
+    for route in _by_method(routes):
+        opened = _entries_for(route, public) if not route.policies else set[str]()
+        guarded = (
+            _entries_for(route, own_guard)
+            if route.policies is None and not route.own_guard
+            else set[str]()
+        )
+        settled = _entries_for(route, accepted)
+        policies = () if opened else route.policies
+        # A guard of the library counts more than what the application says of its own.
+        guards_itself = not policies and (bool(guarded) or route.own_guard)
+        is_contradiction = guards_itself and policies is not None
+        candidate = replace(
+            route, policies=policies, own_guard=guards_itself and not is_contradiction
+        )
+        used |= opened | guarded
+        problems = list(route.problems)
+        if _is_impassable(route.policies or ()):
+            problems.append(
+                "demands an API key and a login, so no request passes. Take off one of the two."
+            )
+        if is_contradiction:
+            problems.append("is declared public, and guarded by the application. Decide.")
+        elif candidate.access is Access.UNDECLARED:
+            problems.append(
+                "declares no policy. Guard it, or declare it public or guarded by the application."
+            )
+        elif not opened and not guards_itself and (why := _administration(candidate)) is not None:
+            used |= settled
+            if not settled:
+                problems.append(why)
+        judged.append(replace(candidate, problems=tuple(problems)))
+    unused = [entry for entry in (*public, *own_guard, *accepted) if entry not in used]
+    return RouteReport(tuple(_joined(judged)), tuple(dict.fromkeys(unused)))
+
+
+def _is_impassable(policies: Collection[Policy]) -> bool:
+    return any(each.key for each in policies) and any(each.interactive for each in policies)
+
+
+def _administration(route: AuditedRoute) -> str | None:
+    if route.access is Access.INTERACTIVE or (route.methods and set(route.methods) <= _READING):
+        return None
+    word = sensitive_word(route.path, route.permissions)
+    if word is None:
+        return None
+    return (
+        f"looks like administration of credentials or users ({word!r}), and"
+        " API keys pass. Use require_interactive, or accept it by name."
+        if route.policies
+        else f"looks like administration of credentials or users ({word!r}), and is public."
+        " Use require_interactive, or accept it by name."
+    )
+
+
+def _entries_for(route: AuditedRoute, entries: Collection[str]) -> set[str]:
+    names = {route.path}
+    for method in route.methods:
+        names.add(f"{method} {route.path}")
+        if method == "HEAD":
+            names.add(f"GET {route.path}")
+    if route.methods == ("OPTIONS",):
+        # It is answered about another method: a declaration of that one covers it too.
+        names |= {entry for entry in entries if entry.partition(" ")[2] == route.path}
+    return {entry for entry in entries if entry in names}
+
+
+def _by_method(routes: Iterable[AuditedRoute]) -> Iterator[AuditedRoute]:
+    for route in routes:
+        for method in sorted(route.methods):
+            yield replace(route, methods=(method,))
+        if not route.methods:
+            yield route
+
+
+def _joined(routes: Iterable[AuditedRoute]) -> Iterator[AuditedRoute]:
+    """Those that differ in nothing but their method, as one again."""
+    methods: dict[AuditedRoute, set[str]] = {}
+    for route in routes:
+        methods.setdefault(replace(route, methods=()), set()).update(route.methods)
+    for route, answered in methods.items():
+        yield replace(route, methods=tuple(sorted(answered)))
+
+
+Reader: TypeAlias = Callable[[Any, str], Iterator[AuditedRoute]]
+
+_readers: Final[dict[type, Reader]] = {}
+
+
+def register_reader(kind: type, reader: Reader) -> None:
+    """Register the function that lists the routes of a framework's applications or routers. An adapter calls it when it is imported.
+
+    Args:
+        kind: Their class; subclasses are read the same way.
+        reader: Called with one of them and the path that it is mounted under.
+    """
+    _readers[kind] = reader
+
+
+def audit_routes(
+    app: object,
+    *,
+    public: Collection[str] = (),
+    own_guard: Collection[str] = (),
+    accepted: Collection[str] = (),
+) -> RouteReport:
+    """Check that every route of an application declares whom it is for; for a test of the application.
+
+    ::
+
+        def test_no_route_is_open_by_mistake():
+            audit_routes(app, public=["/healthz", "POST /login"])
+
+    Routes that change something (by their method) and look like administration of credentials or users, by a
+    word of their path or permissions, have to demand an interactive login as well.
+
+    Args:
+        app: A FastAPI, Starlette, Flask or Litestar application. What is mounted in it is read too.
+        public: Routes that need no credentials and declare nothing: paths exactly as in the application, with a
+            method in front (`POST /login`) or without, which means all methods.
+        own_guard: Paths, written the same way, that the application guards itself, for example with a dependency of its own.
+            The audit cannot look into such a guard.
+        accepted: Paths, written the same way, that look like administration and need no interactive login.
+
+    Returns:
+        A report whose `routes` are all routes, none with a problem.
+
+    Raises:
+        AssertionError: A route declares nothing, or looks like administration and lets API keys pass; or
+            `public`, `own_guard` or `accepted` name what needs no mention.
+        ConfigurationError: No adapter reads applications of this kind.
+    """
+    report = list_routes(app, public=public, own_guard=own_guard, accepted=accepted)
+    if not report.ok:
+        listed = "\n".join(f"  {problem}" for problem in report.problems)
+        raise AssertionError(f"the route audit found {len(report.problems)} problem(s):\n{listed}")
+    return report
+
+
+def list_routes(
+    app: object,
+    *,
+    public: Collection[str] = (),
+    own_guard: Collection[str] = (),
+    accepted: Collection[str] = (),
+) -> RouteReport:
+    """What :func:`audit_routes` finds, without failing.
+
+    Returns:
+        A report. `routes` has an :class:`AuditedRoute` for each route, in the order of the framework's routing; `undeclared`
+        those that declare no policy and that the call does not name; `flagged` the others with a problem. `unused` has the
+        entries of the call that name no route that needs one, `problems` everything that is wrong, in words, and `ok` is True
+        if nothing is.
+
+    Raises:
+        ConfigurationError: No adapter reads applications of this kind.
+    """
+    for name, given in (("public", public), ("own_guard", own_guard), ("accepted", accepted)):
+        if isinstance(given, str):
+            raise ConfigurationError(f"{name} is a list of paths: write [{given!r}].")
+    found = read_routes(app, "")
+    if found is None:
+        raise ConfigurationError(
+            f"The routes of {type(app).__module__}.{type(app).__qualname__} cannot be read. Pass the"
+            " FastAPI, Starlette, Flask or Litestar application itself, without what wraps it."
+        )
+    return judge(found, public=public, own_guard=own_guard, accepted=accepted)
+
+
+def read_routes(app: object, prefix: str) -> Iterator[AuditedRoute] | None:
+    """The routes of an application, or None if no adapter registered a reader for it."""
+    for kind in type(app).__mro__:
+        _import_adapter(kind.__module__.partition(".")[0])
+        reader = _readers.get(kind)
+        if reader is not None:
+            return reader(app, prefix)
+    return None
+
+
+def _import_adapter(framework: str) -> None:
+    """Import the adapter for a framework, so that it registers its reader: it has the name of the framework's package.
+
+    It loads no framework: a program that has an application of one has loaded it.
+    """
+    name = f"msk_auth.integrations.{framework}"
+    if not framework.startswith("_") and find_spec(name) is not None:
+        import_module(name)

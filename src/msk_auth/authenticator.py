@@ -1,0 +1,353 @@
+"""What the two authenticators have in common: their configuration. Nothing here blocks or awaits.
+
+`Authenticator` blocks (`_sync`) and `AsyncAuthenticator` awaits (`_async`); apart from that they are the same. This is the way
+from the header to the principal, in one direction:
+
+1. `authenticate` (`authenticator` of either half) looks for the header in the cache of leased verifications.
+2. `core.authentication.read_credential` reads the header and checks the form of the credential. Garbage ends here.
+3. `_verify` looks for a lease, or waits for another request with the same credential (`leases`).
+4. `AsyncVerifier.authenticate` (`verification`) finds the record, compares the digest, finds the owner, and returns the
+   principal. `AsyncLookUps` checks that each record has the id that was asked for.
+
+Before it comes an adapter: its guard, `_verify`, and `admit` of `http`, which verifies a request once.
+`tests/integrations/test_way.py` lists the functions, and fails where one is added.
+
+A failure of the store or of a look-up becomes :class:`~msk_auth.errors.StoreUnavailable`: fail closed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+import typing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, NamedTuple
+
+from msk_auth._callables import called_function, return_hint, returns_awaitable
+from msk_auth._failures import log_failure
+from msk_auth._fork import after_fork_in_child
+from msk_auth.clock import Clock, SystemClock
+from msk_auth.core import references
+from msk_auth.core.authentication import Rules
+from msk_auth.core.digest import KeyHasher, PepperRing
+from msk_auth.core.errors import ConfigurationError, CredentialRefused, Forbidden, Problem
+from msk_auth.core.events import Refusal
+from msk_auth.core.immutability import NotShareable, is_mutable_class
+from msk_auth.core.keys import KeyFormat
+from msk_auth.core.model import ExternalIdentity, KeyLimits, Owner, Principal, UserT
+from msk_auth.core.policy import Policy
+from msk_auth.core.store import offered
+from msk_auth.leases import LeaseCache
+from msk_auth.tokens.issuers import ExternalIssuer, share_keys
+from msk_auth.tokens.profile import TokenProfile
+from msk_auth.users import AnyUsers, users_in
+
+NO_LIMITS: Final = KeyLimits()
+_ANY_TIME: Final = datetime.min.replace(tzinfo=UTC)
+
+FLUSH_SECONDS: Final = 60.0
+"""How often collected times of last use are written."""
+
+
+class BaseAuthenticator(Generic[UserT]):
+    """Holds the configuration of an authenticator. It neither blocks nor awaits.
+
+    Args:
+        awaits: Whether the subclass awaits the store and the look-ups.
+        overrides_authenticate: Whether a subclass of the application authenticates in its own way.
+        takes_address: Whether `authenticate` takes the address of the client. One of a subclass may not: then keys that have
+            networks are refused.
+
+    The other arguments are those of :class:`Authenticator`.
+    """
+
+    cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
+    """The principal of these header values, if a lease on it has not ended; None if `authenticate` has to decide.
+
+    It neither blocks nor awaits. `authenticate` makes the same look-up first. The result is always None for a key that has
+    networks, since this does not know the address of the request, without a lease,
+    with an `on_event` hook, which has to be notified, and in a subclass that overrides `authenticate`. If you replace
+    `authenticate` on an object, replace this method as well.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: object,
+        find_owner: Callable[[str], object],
+        find_external_owner: Callable[[ExternalIdentity], object] | None,
+        find_session: Callable[[str], object] | None,
+        key_limits: object,
+        may_act_for: object,
+        on_event: object,
+        tokens: TokenProfile | Sequence[TokenProfile],
+        issuers: Sequence[ExternalIssuer],
+        logins: Sequence[Callable[[str], object]],
+        key_format: KeyFormat | None,
+        hasher: KeyHasher | None,
+        realm: str,
+        clock: Clock | None,
+        lease: timedelta | None,
+        lease_entries: int,
+        awaits: bool,
+        overrides_authenticate: bool,
+        takes_address: bool,
+    ) -> None:
+        if bool(issuers) != (find_external_owner is not None):
+            raise ConfigurationError(
+                "issuers and find_external_owner belong together: a function that returns the Owner for"
+                " an ExternalIdentity, by its issuer and its subject."
+            )
+        # Where a mistake would be silent, or would show on the first request only. A type checker finds the rest.
+        called = {
+            "store.find": offered(store, "find"),
+            "store.on_change": offered(store, "on_change"),
+            "find_owner": find_owner,
+            "find_external_owner": find_external_owner,
+            "find_session": find_session,
+            "key_limits": key_limits,
+            "may_act_for": may_act_for,
+        }
+        if awaits:
+            _check_awaited(called)
+        else:
+            _check_blocking(called | {"on_event": on_event})
+            check_blocking_logins(logins)
+        if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
+            raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
+        self.profiles: tuple[TokenProfile, ...] = (
+            (tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens)
+        )
+        self.issuers: tuple[ExternalIssuer, ...] = tuple(issuers)
+        share_keys(self.issuers)
+        # A list, to which the helpers for tests add.
+        self.logins: list[Callable[[str], object]] = list(logins)
+        self.rules: Rules = Rules(
+            key_format=KeyFormat() if key_format is None else key_format,
+            hasher=KeyHasher() if hasher is None else hasher,
+            issuers=(*self.profiles, *self.issuers),
+            logins=self.logins,
+            checks_sessions=find_session is not None,
+            shares_principals=lease is not None,
+            delegates=may_act_for is not None,
+        ).check()
+        self.users: AnyUsers | None = users_in(find_owner)
+        self.takes_address = takes_address
+        self.realm = realm
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._usage = UsageBuffer()
+        self._cache: LeaseCache[UserT] | None = None
+        if lease is not None:
+            for look_up in (find_owner, find_external_owner):
+                users = users_in(look_up)
+                check_users_shareable(look_up if users is None else users.owner_of)
+            self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
+        self.cached_principal = (
+            _no_principal
+            if self._cache is None or on_event is not None or overrides_authenticate
+            else self._cache.find
+        )
+
+    def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
+        """Let the principal pass, or raise what :meth:`Policy.check` raises."""
+        # Only the age of a login depends on the time, and most policies do not limit it.
+        now = _ANY_TIME if policy.max_age is None else self.clock.now()
+        policy.check(principal, now)
+
+    def reference(
+        self,
+        principal: Principal[UserT],
+        *,
+        max_age: timedelta = references.DEFAULT_AGE,
+        outlives_session: bool = False,
+    ) -> str:
+        """A text that stands for a principal in a queue: what is done with it later is verified then, by `resume`.
+
+        It is printable ASCII, mostly of 150 to 300 characters, holds no secret and is accepted by no route. It is signed with
+        the current pepper, so keep a pepper in the ring for as long as work waits that was queued under it.
+
+        Args:
+            principal: As the request was authenticated.
+            max_age: How long the reference of a login works, up to 30 days, whenever its token expires. The reference of a
+                key works as long as the key.
+            outlives_session: Whether the reference of a login works on when its session has ended, as for an export whose
+                result is sent by mail. By default it ends with the session.
+
+        Raises:
+            ConfigurationError: There is no pepper, `max_age` is out of range, or the principal acts by a reference itself:
+                hand that one on.
+        """
+        peppers = self._peppers_of_references()
+        has_session = self.rules.checks_sessions and not outlives_session
+        reference = references.reference_to(
+            principal, max_age=max_age, has_session=has_session, now=self.clock.now()
+        )
+        return references.sign(peppers, reference)
+
+    def _peppers_of_references(self) -> PepperRing:
+        peppers = self.rules.hasher.peppers
+        if peppers is None:
+            raise ConfigurationError(
+                "References are signed with a pepper. Give the authenticator one, and every worker the same:"
+                " hasher=KeyHasher(PepperRing(…))."
+            )
+        return peppers
+
+    def _open_issuers(self) -> None:
+        for issuer in self.issuers:
+            issuer.open()
+
+    def _close_issuers(self) -> None:
+        for issuer in self.issuers:
+            issuer.close()
+
+
+def _no_principal(_authorization: Sequence[str | bytes]) -> None:
+    """Nothing is cached."""
+
+
+def refusal(problem: Problem, now: datetime) -> Refusal:
+    """The event of a refused request."""
+    key_id = problem.key_id if isinstance(problem, CredentialRefused | Forbidden) else None
+    return Refusal(now, problem.code, key_id)
+
+
+class Batch(NamedTuple):
+    """What one flush writes.
+
+    Attributes:
+        last_used: From key id to the moment of its last use.
+        upgrades: From key id to the stored digest and the one to replace it with.
+    """
+
+    last_used: dict[str, datetime]
+    upgrades: dict[str, tuple[str, str]]
+
+
+class UsageBuffer:
+    """Collects times of last use and upgraded digests in memory, to be written in batches.
+
+    Neither belongs into the path of a request: a write for each request is what makes other libraries slow. A crash loses at
+    most the last minute of them, which does no harm. It is safe to use from several threads. A forked child begins with an empty buffer.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._batch = Batch({}, {})
+
+    def note(self, key_id: str, at: datetime, upgrade: tuple[str, str] | None) -> None:
+        """Collect a time of last use, and an upgraded digest if there is one."""
+        with self._lock:
+            self._batch.last_used[key_id] = at
+            if upgrade is not None:
+                self._batch.upgrades[key_id] = upgrade
+
+    @contextmanager
+    def batch(self) -> Generator[Batch]:
+        """Everything collected so far, to be written in the block.
+
+        If the block fails, all of it is kept for the next call; what was collected meanwhile is newer and wins. An error
+        is logged and not raised, since no request depends on it. A cancellation or an interrupt is raised.
+        """
+        with self._lock:
+            batch, self._batch = self._batch, Batch({}, {})
+        try:
+            yield batch
+        except BaseException as error:
+            with self._lock:
+                self._batch = Batch(
+                    batch.last_used | self._batch.last_used, batch.upgrades | self._batch.upgrades
+                )
+            if not isinstance(error, Exception):
+                raise
+            what = "could not write when keys were last used; will retry"
+            log_failure(logging.WARNING, what, error)
+
+
+def check_blocking_logins(logins: Sequence[Callable[[Any], object]]) -> None:
+    """Refuse functions of `logins` whose result has to be awaited.
+
+    Raises:
+        ConfigurationError: One of them is async.
+    """
+    _check_blocking({f"logins[{n}]": function for n, function in enumerate(logins)})
+
+
+def takes(method: Callable[..., object], keyword: str) -> bool:
+    """Whether a function takes an argument by this name."""
+    parameters = inspect.signature(method).parameters
+    return keyword in parameters or any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
+
+
+def _check_blocking(functions: Mapping[str, object]) -> None:
+    """Refuse functions that have to be awaited.
+
+    Args:
+        functions: The functions that a blocking authenticator calls, by name.
+
+    Raises:
+        ConfigurationError: One of them is async.
+    """
+    for name, function in functions.items():
+        if returns_awaitable(function) is True:
+            raise ConfigurationError(
+                f"{name} is async. Use AsyncAuthenticator, or pass a plain function."
+            )
+
+
+def _check_awaited(functions: Mapping[str, object]) -> None:
+    """Refuse functions that certainly cannot be awaited: one may return the awaitable of another without being `async` itself.
+
+    Args:
+        functions: The functions that an asynchronous authenticator awaits, by name.
+
+    Raises:
+        ConfigurationError: One of them is a plain function by its own annotation.
+    """
+    for name, function in functions.items():
+        if returns_awaitable(function) is False:
+            raise ConfigurationError(
+                f"{name} is not async, and AsyncAuthenticator would await it. Use Authenticator, or pass an"
+                " async function (of an async store, such as AsyncMemoryKeyStore)."
+            )
+
+
+def not_a_list_of_values() -> TypeError:
+    """The error for one header value in place of the list of all: each of its characters would count as a value."""
+    return TypeError(
+        "authenticate takes a list with the values of all Authorization headers. Write"
+        " authenticate([value]), or authenticate([]) if there is none."
+    )
+
+
+def check_users_shareable(find_owner: object) -> None:
+    """Refuse, under a lease, a look-up whose return annotation names a class of users that can change.
+
+    Args:
+        find_owner: The application's function. Only its annotation is read here: the owners that it returns are checked
+            one by one later.
+
+    Raises:
+        ConfigurationError: The annotation is an `Owner` of such a class.
+    """
+    for kind in _owner_arguments(return_hint(called_function(find_owner))):
+        if isinstance(kind, type) and is_mutable_class(kind):
+            raise NotShareable("Owner.user", kind)
+
+
+def _owner_arguments(hint: object) -> Iterator[object]:
+    """The arguments of each `Owner[…]` in an annotation."""
+    for argument in typing.get_args(hint):
+        if typing.get_origin(hint) is Owner:
+            yield argument
+        else:
+            yield from _owner_arguments(argument)

@@ -1,0 +1,113 @@
+"""One authentication per request, and one look-up of its user."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, TypeVar, cast
+
+from msk_auth._async.authenticator import AsyncAuthenticator
+from msk_auth.core.errors import Problem, StoreUnavailable
+from msk_auth.core.logins import RequestLogins
+from msk_auth.core.model import Principal, UserT
+from msk_auth.core.policy import Policy
+from msk_auth.http.admission import (
+    AUTHENTICATED,
+    NAMED,
+    OUTCOME,
+    Authorization,
+    Memory,
+    Outcome,
+    loaded_user,
+    log,
+    refusal,
+    session_of,
+)
+
+T = TypeVar("T")
+
+
+async def admit(
+    memory: Memory,
+    authenticator: AsyncAuthenticator[UserT],
+    authorization: Authorization,
+    policy: Policy,
+    *,
+    address: str | None,
+    afresh: bool = False,
+    elsewhere: RequestLogins | None = None,
+) -> Principal[UserT]:
+    """The principal of a request, if the policy lets it pass.
+
+    Args:
+        memory: The request's.
+        authenticator: Verifies, unless it verified these headers for this request before.
+        authorization: The headers as they are now: a middleware may have changed them since another guard ran.
+        policy: What the principal has to meet.
+        address: Of the client, as the server states it; None if it does not.
+        afresh: Verify in any case. What an open websocket's handshake found may be long past.
+        elsewhere: What may find a login elsewhere in the request.
+
+    Raises:
+        Problem: What `authenticate` raises, or the policy is not met. Any other error in authentication is
+            `StoreUnavailable`: fail closed.
+    """
+    presented = (authorization, address)
+    outcome: Outcome | None = None if afresh else memory.get(OUTCOME)
+    if outcome is None or outcome[0] is not authenticator or outcome[1] != presented:
+        found: Principal[Any] | Problem
+        try:
+            # Under a lease most requests need nothing else. `authenticate` looks there too, for those that call it.
+            verified: object = authenticator.cached_principal(authorization)
+            if verified is None:
+                # An application that overrides `authenticate` may know of headers alone.
+                more: tuple[Any, ...] = () if elsewhere is None else (elsewhere,)
+                # What is verified afresh is read afresh: a session answers with what it has read before.
+                session = None if afresh else session_of(memory, authenticator)
+                if session is not None:
+                    more = (elsewhere, session)
+                where: Any = {"address": address} if authenticator.takes_address else {}
+                verified = cast(
+                    "object", await authenticator.authenticate(authorization, *more, **where)
+                )
+            if not isinstance(verified, Principal):
+                raise TypeError(f"authenticate returned {type(verified).__name__}")  # noqa: TRY301
+            found = cast("Principal[UserT]", verified)
+        except Problem as problem:
+            found = problem
+        except Exception as error:  # noqa: BLE001 - fail closed
+            log.error("authentication cannot answer", exc_info=error)
+            found = StoreUnavailable()
+        outcome = memory[OUTCOME] = (authenticator, presented, found)
+    found = outcome[2]
+    if isinstance(found, Problem):
+        raise refusal(found, policy)
+    named = (authenticator, found.key_id)
+    # A bare policy adds nothing where another guard of this request has named what this key may do here.
+    if not policy.is_bare or memory.get(NAMED) != named:
+        authenticator.authorize(found, policy)
+    if not policy.is_bare and policy is not AUTHENTICATED:
+        memory[NAMED] = named
+    return found
+
+
+async def load_user_once(
+    users: dict[Any, Any],
+    name: Hashable,
+    principal: Principal[Any],
+    load: Callable[[], Awaitable[T | None]],
+) -> T:
+    """The application's user of a request, loaded once.
+
+    Args:
+        users: What the request has loaded already.
+        name: The name of this user among them.
+        principal: Who the request acts as.
+        load: Loads the user.
+
+    Raises:
+        CredentialRefused: There is none, as :func:`~msk_auth.http.admission.loaded_user` says.
+    """
+    if name not in users:
+        users[name] = loaded_user(principal, await load())
+    user: T = users[name]
+    return user

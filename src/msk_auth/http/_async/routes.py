@@ -1,0 +1,345 @@
+"""The routes that the library ships, as tables, and the one way from a request to an answer.
+
+Key routes::
+
+    GET    {prefix}                    the caller's keys               any credential
+    POST   {prefix}                    a new key, shown once           interactive
+    GET    {prefix}/{key_id}           one of the caller's keys        any credential
+    PATCH  {prefix}/{key_id}           the edited key                  interactive
+    POST   {prefix}/{key_id}/rotate    its successor, shown once       interactive
+    POST   {prefix}/{key_id}/revoke    the revoked key                 interactive
+    DELETE {prefix}/{key_id}           nothing                         interactive
+
+If the application has a `may_act_for`, each of them takes `?on_behalf_of=…`, the id of another owner whose keys it is about,
+and only an interactive login may send it. Otherwise this parameter is ignored, as all unknown ones are.
+
+Those for administrators, which demand the interactive login with the permission that :class:`~msk_auth.AdminKeys` were made with::
+
+    GET    {prefix}                    the keys of all owners, by page
+    POST   {prefix}/revoke             revoked keys, by their ids
+    POST   {prefix}/{key_id}/revoke    the revoked key
+
+Those that need no login, and do not read `Authorization`::
+
+    POST   /api/revoke                 the holder of a key revokes it     public, with a throttle
+    POST   /api/leaks/github           GitHub's secret scanning reports   public, signed, with a throttle
+
+The order is the same for all of them:
+
+1. A guarded route checks its policy, a public one the application's throttle.
+2. Only then the body is read, up to the route's limit.
+3. The route parses it, calls the authenticator, and presents the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from msk_auth._async.administration import AsyncAdminKeys
+from msk_auth._async.authenticator import AsyncAuthenticator
+from msk_auth._sync.administration import AdminKeys
+from msk_auth.core.errors import ConfigurationError, CredentialRefused, InputInvalid
+from msk_auth.core.model import Principal
+from msk_auth.core.policy import Policy
+from msk_auth.http import openapi
+from msk_auth.http.answers import (
+    NO_STORE,
+    Answer,
+    ContentTooLarge,
+    json_answer,
+    key_answer,
+    page_answer,
+    revealing_answer,
+    revoked_answer,
+)
+from msk_auth.http.parsing import (
+    parse_create,
+    parse_ids,
+    parse_list,
+    parse_list_all,
+    parse_on_behalf_of,
+    parse_revocation,
+    parse_rotate,
+    parse_update,
+)
+from msk_auth.http.routes import (
+    MANAGE,
+    MAX_BODY,
+    MAX_REVOCATION,
+    READ,
+    AdminKeyOperation,
+    KeyOperation,
+    Route,
+    check_path,
+    named_rows,
+)
+from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncExchange:
+    """One request, as an adapter extracts it.
+
+    Attributes:
+        authenticator: Manages the keys.
+        query: The raw query string, without the question mark.
+        path: The path as the client sees it, not percent-encoded.
+        key_id: The value of the placeholder in the route's path; empty if it has none.
+        content_type: The header `Content-Type`, if it is there.
+        header: The value of a header, given its lower-case name; None if it is not there exactly once.
+        admit: The principal of the request, if a policy lets it pass.
+        read_body: The body, given a limit; it may return more than the limit, and stops reading soon after it.
+        call: Calls a function that may block, of what the application gave to the adapter.
+        throttle: Raises :class:`~msk_auth.errors.TooManyAttempts` for one request too many. None: there is no throttle.
+    """
+
+    authenticator: AsyncAuthenticator[Any]
+    query: bytes
+    path: str
+    key_id: str
+    content_type: str | None
+    header: Callable[[str], str | None]
+    admit: Callable[[Policy], Awaitable[Principal[Any]]]
+    read_body: Callable[[int], Awaitable[bytes]]
+    call: Callable[..., Awaitable[Any]]
+    throttle: Callable[[], Awaitable[object]] | None = None
+
+
+async def respond(route: Route, exchange: AsyncExchange) -> Answer:
+    """The answer of a route to a request.
+
+    Raises:
+        Problem: The policy, the throttle or the route refuses the request.
+        Exception: What the application or its framework raises while the throttle is called or the body is read.
+    """
+    principal = None
+    if route.policy is not None:
+        principal = await exchange.admit(route.policy)
+    elif exchange.throttle is not None:
+        await exchange.throttle()
+    body = b""
+    if route.max_body is not None:
+        body = await exchange.read_body(route.max_body)
+        if len(body) > route.max_body:
+            raise ContentTooLarge(route.max_body)
+    answer: Answer = await route.handle(exchange, principal, body)
+    return answer
+
+
+async def list_keys(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
+    """A page of the caller's keys, newest first."""
+    wanted = parse_list(request.query)
+    page = await request.authenticator.list_keys(
+        principal,
+        status=wanted.status,
+        cursor=wanted.cursor,
+        limit=wanted.limit,
+        label=wanted.label,
+        **_acting(request),
+    )
+    return page_answer(request.authenticator, page)
+
+
+async def create_key(request: AsyncExchange, principal: Principal[Any], body: bytes) -> Answer:
+    """A new key, shown once."""
+    wanted = parse_create(body, request.content_type)
+    acting = _acting(request)
+    created = await request.authenticator.create_key(
+        principal, lifetime=wanted.lifetime, **wanted.fields, **acting
+    )
+    return revealing_answer(request.authenticator, created, request.path, **acting)
+
+
+async def get_key(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
+    """One of the caller's keys."""
+    record = await request.authenticator.get_key(principal, request.key_id, **_acting(request))
+    return key_answer(request.authenticator, record)
+
+
+async def update_key(request: AsyncExchange, principal: Principal[Any], body: bytes) -> Answer:
+    """The edited key."""
+    wanted = parse_update(body, request.content_type)
+    record = await request.authenticator.update_key(
+        principal, request.key_id, **wanted, **_acting(request)
+    )
+    return key_answer(request.authenticator, record)
+
+
+async def rotate_key(request: AsyncExchange, principal: Principal[Any], body: bytes) -> Answer:
+    """The successor of a key, shown once."""
+    overlap = parse_rotate(body, request.content_type)
+    acting = _acting(request)
+    created = await request.authenticator.rotate_key(
+        principal, request.key_id, overlap=overlap, **acting
+    )
+    collection = request.path.rsplit("/", 2)[0]  # without /{key_id}/rotate
+    return revealing_answer(request.authenticator, created, collection, **acting)
+
+
+async def revoke_key(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
+    """The revoked key."""
+    record = await request.authenticator.revoke_key(principal, request.key_id, **_acting(request))
+    return key_answer(request.authenticator, record)
+
+
+async def delete_key(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
+    """Revoke a key and take it off the list."""
+    await request.authenticator.delete_key(principal, request.key_id, **_acting(request))
+    return Answer(204, (NO_STORE,))
+
+
+def _acting(request: AsyncExchange) -> dict[str, Any]:
+    """On whose behalf the caller acts, as an argument of the authenticator; empty if on its own.
+
+    A subclass of the application's authenticator may know no such argument, so it gets none that is not needed.
+    """
+    if not request.authenticator.rules.delegates:
+        return {}
+    owner_id = parse_on_behalf_of(request.query)
+    return {} if owner_id is None else {"on_behalf_of": owner_id}
+
+
+_ONE = "/{key_id}"
+
+KEY_ROUTES = (
+    Route("list_keys", "GET", "", READ, list_keys, openapi.LIST_KEYS),
+    Route("create_key", "POST", "", MANAGE, create_key, openapi.CREATE_KEY, MAX_BODY),
+    Route("get_key", "GET", _ONE, READ, get_key, openapi.GET_KEY),
+    Route("update_key", "PATCH", _ONE, MANAGE, update_key, openapi.UPDATE_KEY, MAX_BODY),
+    Route("rotate_key", "POST", f"{_ONE}/rotate", MANAGE, rotate_key, openapi.ROTATE_KEY, MAX_BODY),
+    Route("revoke_key", "POST", f"{_ONE}/revoke", MANAGE, revoke_key, openapi.REVOKE_KEY),
+    Route("delete_key", "DELETE", _ONE, MANAGE, delete_key, openapi.DELETE_KEY),
+)
+"""Every key route, in the order in which adapters mount them."""
+
+
+def key_routes(operations: Collection[KeyOperation] | None) -> tuple[Route, ...]:
+    """The key routes that an application wants.
+
+    Args:
+        operations: Their names; None means all.
+
+    Raises:
+        ConfigurationError: It is no collection of names of key routes, or empty.
+    """
+    return named_rows(KEY_ROUTES, operations, "key routes")
+
+
+def admin_key_routes(
+    admin: AsyncAdminKeys[Any] | AdminKeys[Any], operations: Collection[AdminKeyOperation] | None
+) -> tuple[Route, ...]:
+    """The key routes for administrators that an application wants.
+
+    Args:
+        admin: Decides, lists and revokes.
+        operations: The names of the routes; None means all.
+
+    Raises:
+        ConfigurationError: It is no collection of names of these routes, or empty.
+    """
+
+    def admin_for(request: AsyncExchange) -> Any:
+        if admin.authenticator.rules is not request.authenticator.rules:
+            raise ConfigurationError(
+                "The AdminKeys of admin_key_routes have another authenticator than the adapter. Make them with the one that"
+                " the application has."
+            )
+        return admin
+
+    async def list_all_keys(
+        request: AsyncExchange, principal: Principal[Any], _body: bytes
+    ) -> Answer:
+        wanted = parse_list_all(request.query)
+        page = await request.call(
+            admin_for(request).list_keys,
+            principal,
+            wanted.wanted,
+            cursor=wanted.cursor,
+            limit=wanted.limit,
+        )
+        return page_answer(request.authenticator, page)
+
+    async def revoke_any_keys(
+        request: AsyncExchange, principal: Principal[Any], body: bytes
+    ) -> Answer:
+        ids = parse_ids(body, request.content_type)
+        revoked = await request.call(admin_for(request).revoke_keys, principal, ids)
+        return revoked_answer(request.authenticator, ids, revoked)
+
+    async def revoke_any_key(
+        request: AsyncExchange, principal: Principal[Any], _body: bytes
+    ) -> Answer:
+        record = await request.call(admin_for(request).revoke_key, principal, request.key_id)
+        return key_answer(request.authenticator, record)
+
+    policy = admin.policy
+    everything, one = openapi.REVOKE_ANY_KEYS, openapi.REVOKE_ANY_KEY
+    table = (
+        Route("list_all_keys", "GET", "", policy, list_all_keys, openapi.LIST_ALL_KEYS),
+        Route("revoke_any_keys", "POST", "/revoke", policy, revoke_any_keys, everything, MAX_BODY),
+        Route("revoke_any_key", "POST", f"{_ONE}/revoke", policy, revoke_any_key, one),
+    )
+    return named_rows(table, operations, "key routes for administrators")
+
+
+async def revoke_presented_key(request: AsyncExchange, _principal: None, body: bytes) -> Answer:
+    """Revoke the key in the body."""
+    token = parse_revocation(body, request.content_type)
+    try:
+        await request.authenticator.revoke_presented_key(token)
+    except CredentialRefused:
+        # Without an error its sender would believe that a cut-off key is revoked.
+        raise InputInvalid.of(
+            "token",
+            "This is not a complete API key, so nothing was revoked. Send the whole value, beginning"
+            " with its prefix.",
+        ) from None
+    # One answer, whether there is such a key or not (RFC 7009, section 2.2).
+    return json_answer(200, {})
+
+
+async def receive_leak_report(
+    receiver: AsyncGitHubLeakReceiver | GitHubLeakReceiver,
+    request: AsyncExchange,
+    _principal: None,
+    body: bytes,
+) -> Answer:
+    """Hand a report to its receiver."""
+    labels = await request.call(
+        receiver.receive,
+        body,
+        key_identifier=request.header("github-public-key-identifier"),
+        signature=request.header("github-public-key-signature"),
+    )
+    return json_answer(200, [label.document() for label in labels])
+
+
+def revocation_route(path: str) -> Route:
+    """The route that revokes a presented key.
+
+    Raises:
+        ConfigurationError: The path does not begin with a slash, or ends with one.
+    """
+    check_path(path, "/api/revoke")
+    operation = openapi.REVOKE_PRESENTED_KEY
+    handle = revoke_presented_key
+    return Route("revoke_presented_key", "POST", path, None, handle, operation, MAX_REVOCATION)
+
+
+def leak_route(path: str, receiver: AsyncGitHubLeakReceiver | GitHubLeakReceiver) -> Route:
+    """The route that receives reports of leaks.
+
+    Args:
+        path: Where it is served.
+        receiver: Checks the reports and revokes the keys.
+
+    Raises:
+        ConfigurationError: The path does not begin with a slash, or ends with one.
+    """
+    check_path(path, "/api/leaks/github")
+    operation = openapi.RECEIVE_LEAK_REPORT
+    handle = partial(receive_leak_report, receiver)
+    return Route("receive_leak_report", "POST", path, None, handle, operation, MAX_REPORT)

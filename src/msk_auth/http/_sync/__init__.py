@@ -1,0 +1,1 @@
+"""One rule: what blocks of HTTP is generated, from `_async`."""

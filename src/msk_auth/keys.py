@@ -1,0 +1,15 @@
+"""What the operations on keys take and return, beside the records and limits at the top of the package."""
+
+from __future__ import annotations
+
+from msk_auth.core.key_management import CreatedKey, Lifetime
+from msk_auth.core.keys import KeyValue
+from msk_auth.core.model import KeyFilter, KeyPage
+
+__all__ = [
+    "CreatedKey",
+    "KeyFilter",
+    "KeyPage",
+    "KeyValue",
+    "Lifetime",
+]

@@ -1,0 +1,166 @@
+"""What truly differs between the asynchronous store and the blocking one; `_sync.running` has the same names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.util import await_only, greenlet_spawn
+
+from msk_auth.core.events import KeyEvent
+from msk_auth.stores.sqlalchemy._deadlines import (
+    CANCEL_SECONDS,
+    CURRENT,
+    Use,
+    can_cancel,
+    no_answer,
+    no_turn,
+)
+
+__all__ = [
+    "AWAITS",
+    "AsyncConnection",
+    "AsyncEngine",
+    "AsyncSession",
+    "Turns",
+    "Uses",
+    "call_on_change",
+    "outside_forks",
+]
+
+T = TypeVar("T")
+
+AWAITS: Final = True
+"""Whether functions of the application are awaited."""
+
+outside_forks: Final = nullcontext
+"""The threads of an asynchronous driver pass the gate with each call: see `_sqlite`."""
+
+# A loop holds its tasks weakly.
+_tasks: Final[set[asyncio.Task[Any]]] = set()
+
+
+class Uses:
+    """The uses of the database by one store: each runs in a task of its own."""
+
+    def __init__(self) -> None:
+        self._going_on: dict[asyncio.Task[Any], Use] = {}
+
+    async def within(self, seconds: float | None, work: Callable[[], T]) -> T:
+        """The result of code that uses a blocking connection of an asynchronous engine; when it is late, it is abandoned.
+
+        If the caller is cancelled, the task goes on until the deadline: a driver that is cancelled may wait for its server for
+        as long again, and an old SQLAlchemy that is cancelled while it gives a connection back leaves it to the garbage
+        collector. Without a deadline it goes on for a moment: a hook of the application may wait for ever, and the other
+        writers with it.
+
+        Args:
+            seconds: How long it may take; None means that there is no server that could fall silent.
+            work: What to do. It gives its connection back when it fails.
+
+        Raises:
+            TimeoutError: There is no result by then.
+        """
+        use = Use()
+        task = _start(_use(use, work))
+        self._going_on[task] = use
+        task.add_done_callback(self._going_on.pop)
+        try:
+            await asyncio.wait((task,), timeout=seconds)
+        except asyncio.CancelledError:
+            _start(_end(task, use, CANCEL_SECONDS if seconds is None else seconds))
+            raise
+        if not task.done():
+            _start(_end(task, use, 0.0))
+            raise no_answer()
+        return task.result()
+
+    async def end(self) -> None:
+        """Let the uses on this event loop end, within moments.
+
+        The engine is about to be disposed of. What comes back afterwards returns to a pool that is not closed again.
+        """
+        loop = asyncio.get_running_loop()
+        uses = {task: use for task, use in self._going_on.items() if task.get_loop() is loop}
+        if uses:
+            await asyncio.gather(*(_end(task, use, CANCEL_SECONDS) for task, use in uses.items()))
+            await asyncio.wait(uses, timeout=CANCEL_SECONDS)
+
+
+async def _use(use: Use, work: Callable[[], T]) -> T:
+    CURRENT.set(use)
+    # One greenlet for checking out, all statements and giving back: each costs a tenth of a read.
+    return await greenlet_spawn(work)
+
+
+def _start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    task = asyncio.get_running_loop().create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_forget)
+    return task
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _tasks.discard(task)
+    if not task.cancelled():
+        # Perhaps no caller waits for it any more, and asyncio need not log it.
+        task.exception()
+
+
+async def _end(task: asyncio.Task[Any], use: Use, seconds: float) -> None:
+    """End a task that takes longer than this from now."""
+    await asyncio.wait((task,), timeout=seconds)
+    if task.done():
+        return
+    use.is_late = True
+    if can_cancel(use.driver):
+        with suppress(Exception):
+            await use.driver.cancel_safe(timeout=CANCEL_SECONDS)
+        await asyncio.wait((task,), timeout=CANCEL_SECONDS)
+    if use.shut_down():
+        await asyncio.wait((task,), timeout=CANCEL_SECONDS)
+    # It waits for the pool, or for a hook of the application; or the driver ends what is cancelled by itself.
+    task.cancel()
+
+
+class Turns:
+    """Lets the writers of an event loop take turns. The database keeps those of several loops apart."""
+
+    def __init__(self) -> None:
+        # A lock belongs to one event loop.
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+
+    @contextmanager
+    def take(self, seconds: float) -> Generator[None]:
+        """Wait for a turn, in a greenlet, and have it for the length of a block.
+
+        Raises:
+            TimeoutError: It took longer than `seconds`.
+        """
+        turn = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        try:
+            await_only(asyncio.wait_for(turn.acquire(), seconds))
+        except TimeoutError as error:
+            raise no_turn() from error
+        try:
+            yield
+        finally:
+            turn.release()
+
+
+def call_on_change(
+    on_change: Callable[[AsyncConnection, KeyEvent], Awaitable[None]],
+    connection: Connection,
+    events: Sequence[KeyEvent],
+) -> None:
+    """Call the hook of the application for each event, in order, and wait for it in a greenlet."""
+    awaited = AsyncConnection(AsyncEngine(connection.engine), connection)
+    for event in events:
+        await_only(on_change(awaited, event))

@@ -1,0 +1,298 @@
+# Generated from src/msk_auth/stores/sqlalchemy/_async/store.py by tools/generate_sync.py: change that, and run this.
+"""The store: each of its methods is an operation in a read or a write of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Table, and_, func, or_
+from sqlalchemy.sql import ColumnElement, Select
+
+from msk_auth._callables import check_hook
+from msk_auth.core.events import KeyEvent
+from msk_auth.core.fields import KeyUpdate
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery
+from msk_auth.core.store import KeyChange, RecordedLease, require_change
+from msk_auth.stores.sqlalchemy._operations import Written
+from msk_auth.stores.sqlalchemy._shared import (
+    REGISTER_SECONDS,
+    SharedStore,
+    Work,
+    batches,
+    getter,
+)
+from msk_auth.stores.sqlalchemy._table import (
+    FastPathUnavailable,
+    read_record,
+    to_columns,
+    to_microseconds,
+)
+
+from .running import (
+    AWAITS,
+    Connection,
+    Engine,
+    Turns,
+    Uses,
+    call_on_change,
+    outside_forks,
+)
+
+T = TypeVar("T")
+
+
+class SQLAlchemyKeyStore(SharedStore):
+    """Keeps keys in a database, called from any thread.
+
+    It implements :class:`~msk_auth.stores.KeyStore`, :class:`~msk_auth.stores.AdminStore`,
+    :class:`~msk_auth.stores.ExpiryStore` and :class:`~msk_auth.stores.LeaseRegister`, which describe most of its
+    methods.
+
+    It reads and writes through the engine's pool; on SQLite it reads keys on a connection of its own. A look-up that is not
+    answered within three seconds fails, and a write within ten: with an asynchronous engine always, with a blocking one if
+    the driver is psycopg or psycopg2. :func:`prepare_postgresql` has dead connections replaced sooner, and "Keep keys in a
+    database" has the settings of other drivers. A connection that reports a standby is not used.
+
+    Args:
+        engine: Of SQLite, PostgreSQL, MariaDB or MySQL, or a function that returns it, if the store is made before the
+            engine. The function is called with each use of the store and must not make a new engine each time. When it
+            returns another engine than before, the store goes on with that one. An engine stays the application's to
+            dispose of.
+        table: Made by :func:`api_key_table`; None means a table of the default name, as made by
+            `msk_auth.stores.sqlalchemy.migrations`.
+        on_change: Called in the transaction of each write that changes a key, with its connection and the event, before
+            the commit. What it writes there commits with the key, or neither does; what it raises rolls both back. It must
+            neither end the transaction nor use the store, and be quick: other writers wait for it.
+
+    Raises:
+        ConfigurationError: The engine is of the wrong kind, the database is not supported, or the table was made otherwise.
+            With a function as `engine` the first use of the store raises it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | Callable[[], Engine],
+        table: Table | None = None,
+        *,
+        on_change: Callable[[Connection, KeyEvent], None] | None = None,
+    ) -> None:
+        check_hook(on_change, self, awaits=AWAITS)
+        self.on_change: Final = on_change
+        self._uses = Uses()
+        super().__init__(getter(engine, Engine), table, Turns(), outside_forks)
+        if not callable(engine):
+            self._bind()
+
+    def find(self, key_id: str) -> ApiKey | None:
+        """See :class:`~msk_auth.stores.KeyStore`."""
+        self._bind()
+        if self._reader is not None:
+            with suppress(FastPathUnavailable):
+                return self._reader.find(key_id)
+        return self._read(lambda on: self._operations.find(on, key_id))
+
+    def insert(
+        self,
+        record: ApiKey,
+        *,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> None:
+        """See :class:`~msk_auth.stores.KeyStore`.
+
+        Raises:
+            KeyLimitReached: The owner would have more active keys than allowed.
+            sqlalchemy.exc.IntegrityError: There is a key with this id.
+        """
+        self._change(
+            change,
+            lambda on: self._operations.insert(on, record, max_active=max_active, now=now),
+        )
+
+    def list(self, query: KeyQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.stores.KeyStore`."""
+        return self._list(self._operations.page(query))
+
+    def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.stores.AdminStore`."""
+        return self._list(self._operations.page_of_all(after, limit))
+
+    def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
+        """See :class:`~msk_auth.stores.ExpiryStore`."""
+        return self._list(self._operations.page_of_expiring(query))
+
+    def announce_expiry(
+        self, key_id: str, *, days: int, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.stores.ExpiryStore`."""
+        keys = self._table.c
+        where = and_(
+            keys.revoked_at.is_(None),
+            keys.replaced_by.is_(None),
+            or_(keys.announced_days.is_(None), keys.announced_days > days),
+        )
+        return self._set(change, key_id, where, {"announced_days": days})
+
+    def revoke(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.stores.KeyStore`."""
+        own = self._operations.is_own(key_id, owner_id)
+        where = and_(own, self._table.c.revoked_at.is_(None))
+        return self._set(change, key_id, where, {"revoked_at": to_microseconds(at)}, own)
+
+    def delete(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.stores.KeyStore`."""
+        own, moment = self._operations.is_own(key_id, owner_id), to_microseconds(at)
+        revoked_at = func.coalesce(self._table.c.revoked_at, moment)
+        values = {"revoked_at": revoked_at, "deleted_at": moment}
+        return self._set(change, key_id, own, values)
+
+    def expire(
+        self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.stores.KeyStore`."""
+        own, moment = self._operations.is_own(key_id, owner_id), to_microseconds(at)
+        expires_at = self._table.c.expires_at
+        where = and_(own, or_(expires_at.is_(None), expires_at > moment))
+        return self._set(change, key_id, where, {"expires_at": moment}, own)
+
+    def rotate(
+        self,
+        key_id: str,
+        *,
+        successor: ApiKey,
+        ends_at: datetime,
+        max_active: int | None,
+        now: datetime,
+        change: KeyChange | None = None,
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.stores.KeyStore`.
+
+        Raises:
+            KeyNotActive: The predecessor is revoked, expired or already rotated.
+            KeyLimitReached: The owner would have more active keys than allowed.
+            sqlalchemy.exc.IntegrityError: There is a key with the successor's id.
+        """
+        return self._change(
+            change,
+            lambda on: self._operations.rotate(
+                on, key_id, successor=successor, ends_at=ends_at, max_active=max_active, now=now
+            ),
+        )
+
+    def update(
+        self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
+    ) -> ApiKey | None:
+        """See :class:`~msk_auth.stores.KeyStore`."""
+        own, values = self._operations.is_own(key_id, owner_id), to_columns(fields)
+        where = and_(own, self._operations.differ(values))
+        return self._set(change, key_id, where, values, own)
+
+    def touch(self, last_used: Mapping[str, datetime]) -> None:
+        """See :class:`~msk_auth.stores.KeyStore`."""
+        for some in batches(last_used):
+            self._write(partial(self._operations.touch, last_used=some))
+
+    def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
+        """See :class:`~msk_auth.stores.KeyStore`."""
+        keys = self._table.c
+        where = and_(keys.id == key_id, keys.digest == old)
+        self._write(lambda on: self._operations.set_where(on, where, {"digest": new}))
+
+    def recorded_leases(self) -> Collection[RecordedLease]:
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        return self._read(self._operations.recorded_leases, REGISTER_SECONDS)
+
+    def record_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        self._write(lambda on: self._operations.record_lease(on, lease), REGISTER_SECONDS)
+
+    def forget_lease(self, lease: RecordedLease) -> None:
+        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        self._write(lambda on: self._operations.forget_lease(on, lease), REGISTER_SECONDS)
+
+    def prepare(self, statement: Select[Any]) -> Callable[..., Sequence[Any]]:
+        """A statement of your own, read as this store reads keys: from the primary, in bounded time, on SQLite the short way.
+
+        For what is read with each request, such as the owner of a key or a login session::
+
+            find_user = store.prepare(select(users).where(users.c.id == bindparam("user_id")))
+
+
+            def find_owner(owner_id: str) -> Owner[User] | None:
+                rows = find_user(user_id=owner_id)
+                return Owner(rows[0].id, rows[0].permissions, to_user(rows[0])) if rows else None
+
+        Each call sees what was committed last. It is no part of a transaction of yours, and fails after three seconds.
+
+        Args:
+            statement: Selects few rows by an index; on SQLite with aiosqlite it runs on the event loop. Values that change
+                are `bindparam("…")`. Entities come as their columns.
+
+        Returns:
+            A function that takes the parameters and returns the rows as named tuples.
+        """
+
+        def read(**values: Any) -> Sequence[Any]:
+            self._bind()
+            if self._reader is not None:
+                with suppress(FastPathUnavailable):
+                    return self._reader.read(statement, values)
+            return self._read(lambda on: on.execute(statement, values).all())
+
+        return read
+
+    def close(self) -> None:
+        """Close what the store itself opened, before the engine is disposed of. It still works afterwards."""
+        self._close()
+
+    def _read(self, work: Work[T], seconds: float | None = None) -> T:
+        return self._uses.within(
+            self._bounded(seconds or self.read_seconds), partial(self._read_now, work)
+        )
+
+    def _write(self, work: Work[T], seconds: float | None = None) -> T:
+        return self._uses.within(
+            self._bounded(seconds or self.write_seconds), partial(self._write_now, work)
+        )
+
+    def _list(self, page: Select[Any]) -> Sequence[ApiKey]:
+        return self._read(lambda on: [read_record(row) for row in on.execute(page).all()])
+
+    def _set(
+        self,
+        change: KeyChange | None,
+        key_id: str,
+        where: ColumnElement[bool],
+        values: Mapping[str, Any],
+        unchanged: ColumnElement[bool] | None = None,
+    ) -> ApiKey | None:
+        """Set columns of a key where a condition holds; see `KeyOperations.set_columns`."""
+        return self._change(
+            change,
+            lambda on: self._operations.set_columns(on, key_id, where, values, unchanged),
+        )
+
+    def _change(self, change: KeyChange | None, work: Work[Written]) -> ApiKey | None:
+        """Write, and call `on_change` in the same transaction."""
+        on_change = self.on_change
+        if on_change is None:
+            return (self._write(work)).record
+        events_of = require_change(change)
+
+        def change_and_announce(connection: Any) -> Written:
+            written = work(connection)
+            if written.is_changed and written.record is not None:
+                call_on_change(on_change, connection, events_of(written.record))
+                self._operations.check_written(connection, written)
+            return written
+
+        return (self._write(change_and_announce)).record

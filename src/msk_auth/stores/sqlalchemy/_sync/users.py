@@ -1,0 +1,155 @@
+# Generated from src/msk_auth/stores/sqlalchemy/_async/users.py by tools/generate_sync.py: change that, and run this.
+"""The application's users, looked up by their primary key, or by another column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, TypeVar
+from uuid import UUID
+
+from sqlalchemy import bindparam, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import class_mapper
+from sqlalchemy.sql import Select
+
+from msk_auth._callables import returns_awaitable
+from msk_auth._sync.primitives import result_of
+from msk_auth._sync.users import Users
+from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.model import Login, Owner, UserT
+
+from .running import AWAITS, Session
+
+LoadedT = TypeVar("LoadedT")
+SourceT = TypeVar("SourceT")
+
+_Key: TypeAlias = int | str | UUID
+
+_KINDS: Final = (int, str, UUID)
+_NAME: Final = "msk_auth_name"
+"""The parameter of :func:`_ids_by`."""
+
+
+class ModelUsers(Users[Session, str, LoadedT, UserT]):
+    """A `find_owner` that reads the user by the primary key: :class:`~msk_auth.Users` with the usual `load_user`.
+
+    ::
+
+        users = ModelUsers(User, owner_of, sessionmaker(engine))
+        authenticator = Authenticator(store, find_owner=users)
+
+    The id of an owner is the text of the key, as `str(user.id)` makes it. An id that is no such text, such as the email
+    address in a token of another purpose, is no user's.
+
+    Args:
+        model: The mapped class. Its primary key is one column of integers, texts or UUIDs.
+        owner_of: What decides about a user. Leave the user out of it.
+        new_session: Makes the session of a look-up outside of a request, such as `sessionmaker(engine)`. It is closed
+            afterwards.
+
+    Raises:
+        ConfigurationError: The class is not mapped or has another kind of primary key, or an argument is no function or is
+            async.
+    """
+
+    def __init__(
+        self,
+        model: type[LoadedT],
+        owner_of: Callable[[LoadedT], Owner[UserT]],
+        new_session: Callable[[], AbstractContextManager[Session]],
+    ) -> None:
+        kind = _kind_of_key(model)
+
+        def load_user(session: Session, user_id: str) -> LoadedT | None:
+            key = _key_of(kind, user_id)
+            return None if key is None else session.get(model, key)
+
+        super().__init__(load_user, owner_of, new_session)
+        self._model = model
+
+    def logins_by(
+        self, attribute: str, login: Callable[[SourceT], Login | None]
+    ) -> Callable[[SourceT], Login | None]:
+        """A function for `logins` where tokens name the user by something other than the id, such as an email address.
+
+        ::
+
+            logins = [users.logins_by("email", login_of_token)]
+
+        It reads the id with one query, in a new session. A login that names no user, or several, is none. Keys belong to
+        the id, so they stay with the user when the other name changes.
+
+        Args:
+            attribute: The attribute of the model that the `owner_id` of the function's logins has the value of. It should be
+                unique, and is best indexed.
+            login: What `logins` would take otherwise. It is not async.
+
+        Raises:
+            ConfigurationError: The model has no such column, or `login` is no function or async.
+        """
+        ids = _ids_by(self._model, attribute)
+        _check_login(login)
+
+        def find_login(source: SourceT) -> Login | None:
+            found = result_of(login(source))
+            if found is None:
+                return None
+            with self._new_session() as session:
+                rows = session.scalars(ids, {_NAME: found.owner_id})
+                named = rows.all()
+            # Which of several is meant would be a guess.
+            return replace(found, owner_id=str(named[0])) if len(named) == 1 else None
+
+        return find_login
+
+
+def _check_login(login: object) -> None:
+    """Refuse what cannot be the function of `logins_by`.
+
+    Raises:
+        ConfigurationError: It is no function, or it is async and would not be awaited.
+    """
+    if not callable(login) or (not AWAITS and returns_awaitable(login) is True):
+        kind = "" if AWAITS else "plain "
+        raise ConfigurationError(f"logins_by takes a {kind}function that returns a Login or None.")
+
+
+def _ids_by(model: type[Any], attribute: str) -> Select[Any]:
+    """Reads the primary keys of the users, at most two, whose attribute has the value of a parameter."""
+    mapper = class_mapper(model, configure=False)
+    try:
+        column = mapper.columns[attribute]
+    except KeyError:
+        raise ConfigurationError(
+            f"{model!r} has no column {attribute!r}. Name the one that your logins have in owner_id."
+        ) from None
+    (key,) = mapper.primary_key
+    return select(key).where(column == bindparam(_NAME)).limit(2)
+
+
+def _kind_of_key(model: type[Any]) -> type[_Key]:
+    kind: type[Any] | None
+    try:
+        # The mappers are configured later, when all modules of the application are imported.
+        (column,) = class_mapper(model, configure=False).primary_key
+        kind = column.type.python_type
+    except (SQLAlchemyError, NotImplementedError, ValueError):
+        kind = None
+    if kind is None or kind not in _KINDS:
+        raise ConfigurationError(
+            f"{model!r} is no mapped class whose primary key is one column of integers, texts or UUIDs. Write"
+            f" {Users.__name__}(load_user, owner_of, new_session) with a function that loads the user."
+        )
+    return kind
+
+
+def _key_of(kind: type[_Key], user_id: str) -> _Key | None:
+    """The key that an id is the text of, or None if it is of none."""
+    try:
+        key = kind(user_id)
+    except ValueError:
+        return None
+    # `int` and `UUID` read other spellings too, and one user has one id.
+    return key if str(key) == user_id else None
