@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,21 +12,24 @@ from typing import Any
 from argon2.profiles import CHEAPEST
 from examples.task_service.tests import sqlite_connections
 from examples.task_service.tests.runs_support import fresh_postgres, migrated
-from sqlalchemy import select
+from sqlalchemy import event, select
+from sqlalchemy.exc import OperationalError
 
 from msk_auth import CredentialKind, KeyRing, Principal, SigningKey, TokenProfile
 from msk_auth.testing import FrozenClock
 from task_service.accounts.audit import Audit
+from task_service.accounts.changes import Accounts
 from task_service.accounts.config import MAX_SESSION_LIFETIME, ConfigStore
 from task_service.accounts.invitations import Invitations
 from task_service.accounts.login import Login
 from task_service.accounts.login_methods import LoginMethods
 from task_service.accounts.passwords import Passwords
 from task_service.accounts.sessions import Sessions
-from task_service.accounts.throttle import LoginThrottle
+from task_service.accounts.throttle import Attempts, LoginThrottle
 from task_service.accounts.users import User, Users
 from task_service.db import schema
 from task_service.db.engine import Database
+from task_service.request_record import RequestRecord, current_request
 
 PASSWORD = "nine violet submarines"
 OTHER_PASSWORD = "seven teal locomotives"
@@ -70,6 +73,7 @@ class World:
     db: Database
     clock: FrozenClock
     audit: Audit
+    accounts: Accounts
     passwords: CountingPasswords
     users: Users
     invitations: Invitations
@@ -132,47 +136,25 @@ def compose(db: Database, passwords: CountingPasswords, methods: LoginMethods = 
         max_lifetime=MAX_SESSION_LIFETIME,
     )
     audit = Audit(db, clock)
-    users = Users(
-        db,
-        clock,
-        audit=audit,
-        passwords=passwords,
-        await_lease_expiry=await_lease_expiry,
-        methods=methods,
-    )
-    invitations = Invitations(
-        db,
-        clock,
-        users=users,
-        audit=audit,
-        passwords=passwords,
-        await_lease_expiry=await_lease_expiry,
-    )
-    sessions = Sessions(
-        db,
-        clock,
-        tokens=tokens,
-        audit=audit,
-        await_lease_expiry=await_lease_expiry,
-        methods=methods,
-    )
-    config = ConfigStore(db, clock, audit=audit, await_lease_expiry=await_lease_expiry)
-    throttle = LoginThrottle(clock)
+    accounts = Accounts(db, clock, audit, await_lease_expiry)
+    users = Users(accounts, passwords=passwords, methods=methods)
+    invitations = Invitations(accounts=accounts, users=users, passwords=passwords)
+    sessions = Sessions(accounts, tokens=tokens, methods=methods)
+    config = ConfigStore(accounts)
+    throttle = LoginThrottle(Attempts(db, clock), key=b"k" * 32)
     login = Login(
-        db,
-        clock,
+        accounts=accounts,
         users=users,
         sessions=sessions,
         passwords=passwords,
         config=config,
-        audit=audit,
         throttle=throttle,
-        await_lease_expiry=await_lease_expiry,
     )
     return World(
         db=db,
         clock=clock,
         audit=audit,
+        accounts=accounts,
         passwords=passwords,
         users=users,
         invitations=invitations,
@@ -183,6 +165,33 @@ def compose(db: Database, passwords: CountingPasswords, methods: LoginMethods = 
         tokens=tokens,
         lease_waits=lease_waits,
     )
+
+
+@contextlib.contextmanager
+def client(address: str | None, user_agent: str | None = None) -> Iterator[None]:
+    """The client of the request that is being answered."""
+    token = current_request.set(RequestRecord("req_1", address, user_agent))
+    try:
+        yield
+    finally:
+        current_request.reset(token)
+
+
+@contextlib.contextmanager
+def no_audit(it: World) -> Iterator[list[str]]:
+    """The database fails exactly when an entry of the audit log is written; the statements that were refused."""
+    refused: list[str] = []
+
+    def refuse(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "INSERT INTO audit" in statement:
+            refused.append(statement)
+            raise OperationalError("statement", {}, Exception("gone"))
+
+    event.listen(it.db.engine.sync_engine, "before_cursor_execute", refuse)
+    try:
+        yield refused
+    finally:
+        event.remove(it.db.engine.sync_engine, "before_cursor_execute", refuse)
 
 
 def principal(user: User, *, session_id: str | None = None) -> Principal[User]:

@@ -20,6 +20,7 @@ from examples.task_service.tests.service_support import (
     running_service,
 )
 
+from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.db import engine as engine_module
 
 _PATIENCE = 60
@@ -47,10 +48,11 @@ def _patient_databases() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _patient_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As :func:`_patient_databases`, for what the library reads; for each test, since the library's own tests are not patient."""
-    for module in ("stores.sqlalchemy._async_store", "batching"):
-        monkeypatch.setattr(f"msk_auth.{module}.READ_SECONDS", _PATIENCE)
+def _patient_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As :func:`_patient_databases`, for the library's stores; for each test, since the library's own tests are not patient."""
+    monkeypatch.setattr(AsyncSQLAlchemyKeyStore, "read_seconds", _PATIENCE)
+    monkeypatch.setattr(AsyncSQLAlchemyKeyStore, "write_seconds", _PATIENCE)
+    monkeypatch.setattr("msk_auth.batching.READ_SECONDS", _PATIENCE)
 
 
 @pytest.fixture(autouse=True)

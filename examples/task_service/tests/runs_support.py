@@ -21,7 +21,9 @@ from examples.task_service.tests.postgres_pool import PostgresPool
 from sqlalchemy import event, insert
 from sqlalchemy.exc import OperationalError
 
-from msk_auth import CredentialKind, Owner, Principal, SystemClock
+from msk_auth import Clock, CredentialKind, Owner, Principal, SystemClock
+from task_service.accounts.audit import Audit
+from task_service.accounts.changes import Accounts
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
 from task_service.db.schema import users
@@ -36,6 +38,7 @@ from task_service.handlers import (
 from task_service.tasks.models import LogLine
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.run_log import LogReader
+from task_service.tasks.worker_runs import WorkerRuns
 
 POSTGRES = os.environ.get(
     "MSK_AUTH_TEST_POSTGRES_URL", "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -160,7 +163,7 @@ async def fresh_postgres(template: str = "template1") -> AsyncIterator[str]:
     """The URL of a database of its own: an empty one, or a copy of `template`."""
     name = f"task_service_{secrets.token_hex(6)}"
     try:
-        admin = await psycopg.AsyncConnection.connect(POSTGRES, autocommit=True, connect_timeout=3)
+        admin = await psycopg.AsyncConnection.connect(POSTGRES, autocommit=True, connect_timeout=60)
     except psycopg.OperationalError as error:
         pytest.skip(f"no PostgreSQL: {error}")
     async with admin:
@@ -209,6 +212,16 @@ _postgres_pool = PostgresPool(POSTGRES, _migrate)
 async def read_log(db: Database, run_id: str, after_seq: int = 0) -> Sequence[LogLine]:
     """A run's log, at most 500 lines of it."""
     return await LogReader(db, LocalEvents(), SystemClock()).read(run_id, after_seq)
+
+
+async def to_be_stopped(worker: WorkerRuns) -> set[str]:
+    """The ids of the running runs whose cancellation was requested, as this worker reads them."""
+    return {each.run_id for each in await worker.observed_leases() if each.cancel_requested}
+
+
+def accounts_of(db: Database, clock: Clock) -> Accounts:
+    """What tasks and runs are changed through."""
+    return Accounts(db, clock, Audit(db, clock))
 
 
 @contextlib.contextmanager

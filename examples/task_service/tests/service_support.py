@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import copy
 import functools
 import json
 import logging
 import math
 import os
 import re
+import secrets
 import shutil
+import signal
 import socket
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +27,7 @@ from typing import Any
 from unittest import mock
 
 import httpx2
+import pytest
 from argon2.profiles import CHEAPEST
 from examples.task_service.tests import sqlite_connections
 from fastapi import FastAPI
@@ -31,6 +35,8 @@ from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth import SystemClock
+from msk_auth.errors import Problem
+from task_service import app as app_module
 from task_service import server as server_module
 from task_service import worker as worker_module
 from task_service.accounts import oidc
@@ -53,6 +59,11 @@ _SECRETS = re.compile(
     r"|eyJ[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+"
     rf"|{ADMIN_PASSWORD}|{USER_PASSWORD}"
 )
+
+
+def refused_with(*codes: str) -> pytest.RaisesExc[Problem]:
+    """Expects a problem with one of these codes in the block: `with refused_with("key_revoked"):`."""
+    return pytest.RaisesExc(Problem, check=lambda problem: problem.code in codes)
 
 
 class ShiftedClock(SystemClock):
@@ -222,7 +233,7 @@ def run_elsewhere(work: Coroutine[Any, Any, None]) -> None:
 
 async def make_template(folder: Path, **settings: Any) -> None:
     """A data folder with an administrator `ada` and a user `ulf`, to be copied for each test."""
-    services = Services.build(Settings(data_dir=folder, **settings), password_hashing=CHEAPEST)
+    services = Services(Settings(data_dir=folder, **settings), password_hashing=CHEAPEST)
     await migrate(services.db)
     await services.users.create("ada", ["admin"], password=ADMIN_PASSWORD)
     await services.users.create("ulf", ["user"], password=USER_PASSWORD)
@@ -310,7 +321,8 @@ async def running_service(
     trusted = mock.patch.object(oidc, "create_ssl_context", _create_ssl_context)
     with kept, known, trusted, mock.patch.object(assets, "lean", lean_once):
         create = _SHARED_ROUTES.create_app if shared_routes else create_app
-        app = create(Settings(data_dir=folder, **settings), clock=clock, password_hashing=CHEAPEST)
+        chosen = Settings(data_dir=folder, **{"commands": "listed", **settings})
+        app = create(chosen, clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
     # A run that goes on for ever is given back to the queue at once.
     hurried = mock.patch.object(worker_module, "RUN_GRACE", timedelta(seconds=0.1))
@@ -342,17 +354,14 @@ class SharedRoutes:
 
     def create_app(self, settings: Settings, **options: Any) -> FastAPI:
         """As the real one. Of the settings that differ between tests no route may use the data folder or the issuer."""
-        services = self._services = Services.build(settings, **options)
+        services = self._services = Services(settings, **options)
         used = settings.model_dump_json(exclude={"data_dir", "oidc_issuer"})
         if used not in self._apps:
-            stand_ins = {
-                part.name: _StandIn(self, part.name)
-                for part in dataclasses.fields(services)
-                if part.name not in {"settings", "redis", "fingerprints"}
-                and getattr(services, part.name) is not None
-            }
-            with mock.patch.object(Services, "build") as build:
-                build.return_value = dataclasses.replace(services, **stand_ins)
+            stand_in = copy.copy(services)
+            for name, part in vars(services).items():
+                if part is not None and name not in {"settings", "fingerprints"}:
+                    setattr(stand_in, name, _StandIn(self, name))
+            with mock.patch.object(app_module, "Services", return_value=stand_in):
                 self._apps[used] = create_app(settings, **options)
         app = self._apps[used]
         app.state.services = services
@@ -435,7 +444,7 @@ async def on_a_port(service: Service, listener: socket.socket | None = None) -> 
             if kind == "lifespan.shutdown":
                 return
 
-    at_once = mock.patch.multiple(server_module, _HANDSHAKE_SECONDS=0.0, LINGER_SECONDS=0.05)
+    at_once = mock.patch.object(server_module, "_REQUEST_IN_TRANSIT_SECONDS", 0.0)
     listener = bind("127.0.0.1", 0) if listener is None else listener
     with listener, at_once:
         server = Server(
@@ -452,6 +461,47 @@ async def on_a_port(service: Service, listener: socket.socket | None = None) -> 
         finally:
             server.should_exit = True
             await serving
+
+
+@asynccontextmanager
+async def running_worker(
+    folder: Path, database_url: str, *words: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A `task-service worker` in a process of its own, once it executes runs. It must stop in order.
+
+    Args:
+        folder: Its data folder, which it does not use.
+        database_url: The database of the service that it belongs to.
+        words: Its options.
+    """
+    address = f"\0{secrets.token_hex()}"
+    settings = {
+        "TASK_SERVICE_DATA_DIR": str(folder),
+        "TASK_SERVICE_DATABASE_URL": database_url,
+        "TASK_SERVICE_COMMANDS": "listed",
+        "NOTIFY_SOCKET": address.replace("\0", "@"),
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.bind(address)
+        notifications.setblocking(False)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "task_service", "worker", *words),
+            env={**os.environ, **settings},
+        )
+        # A signal before that would end it at once, and a busy machine takes long to start it.
+        ready = asyncio.ensure_future(
+            asyncio.get_running_loop().sock_recv(notifications, len(b"READY=1"))
+        )
+        ended = asyncio.ensure_future(process.wait())
+        await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
+        assert not ended.done(), f"the worker ended with {process.returncode}"
+        assert await ready == b"READY=1"
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(ended, 120) == 0
 
 
 @contextmanager

@@ -15,16 +15,19 @@ from examples.task_service.tests.accounts_support import (
     PASSWORD,
     START,
     World,
+    client,
+    no_audit,
     principal,
     world,
 )
 from sqlalchemy import event, insert
 
 from msk_auth import CredentialKind, KeyFormat, Principal
-from msk_auth.errors import InputInvalid
-from task_service.accounts.audit import AuditQuery
+from msk_auth.errors import InputInvalid, StoreUnavailable
+from task_service.accounts.audit import Audit, AuditQuery
 from task_service.accounts.users import User
 from task_service.db import schema
+from task_service.observability import Metrics
 from task_service.request_record import RequestRecord, current_request
 
 pytestmark = pytest.mark.anyio
@@ -303,3 +306,44 @@ async def test_a_listing_that_cannot_be_given_is_refused(it: World) -> None:
     for limit in (0, 201):
         with pytest.raises(InputInvalid):
             await it.audit.list(AuditQuery(), limit=limit)
+
+
+# Without the database
+
+
+async def test_a_refusal_without_its_entry_is_no_verdict_and_its_entry_is_logged(
+    it: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = await it.user("ann")
+    with no_audit(it), client("192.0.2.1"):
+        with pytest.raises(StoreUnavailable):
+            await it.login.log_in("ann", "a wrong password")
+        with pytest.raises(StoreUnavailable):
+            await it.login.change_password(principal(user), "a wrong password", "another of mine")
+    logged = [record.audit_entry for record in caplog.records if hasattr(record, "audit_entry")]
+
+    assert [(line["action"], line["target"], line["address"]) for line in logged] == [
+        ("login.failed", user.id, "192.0.2.1"),
+        ("user.password_change_failed", user.id, "192.0.2.1"),
+    ]
+    assert logged[0]["at"] == it.clock.now().isoformat()
+    assert await it.actions() == ["user.created"]
+
+
+async def test_an_entry_that_is_left_out_is_counted(it: World) -> None:
+    metrics = Metrics()
+    audit = Audit(it.db, it.clock, left_out=metrics.audit_left_out.inc)
+    with no_audit(it), pytest.raises(StoreUnavailable):
+        await audit.record_refusal("login.failed", anonymous=True)
+    assert b"task_service_audit_left_out_total 1.0" in metrics.render()
+
+
+async def test_a_login_that_succeeds_needs_its_entry(
+    it: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await it.user("ann")
+    with no_audit(it), pytest.raises(StoreUnavailable):
+        await it.login.log_in("ann", PASSWORD)
+
+    assert await it.rows("sessions") == []
+    assert not [record for record in caplog.records if hasattr(record, "audit_entry")]

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from msk_auth import ActivitySettings, KeyLimits
+from msk_auth import KeyLimits
 from msk_auth.errors import InputInvalid
 from task_service.accounts.config import ServiceConfig, _validated, config_json
 from task_service.db import schema
@@ -60,7 +60,6 @@ def _refused(patch: dict[str, Any]) -> list[str]:
 def test_the_defaults() -> None:
     assert config_json(ServiceConfig()) == DEFAULTS
     assert ServiceConfig().key_limits() == KeyLimits(max_active=100)
-    assert ServiceConfig().activity_settings() == ActivitySettings()
 
 
 @pytest.mark.parametrize("name", sorted(DEFAULTS))
@@ -125,14 +124,6 @@ def test_every_patch_is_accepted_whole_or_refused_by_field(patch: dict[str, Any]
     shown = config_json(config)
     assert json.loads(json.dumps(shown)) == shown
     assert config_json(_validated(shown)) == shown
-
-
-async def test_what_is_kept_about_requests_of_keys_is_said_to_the_library(it: World) -> None:
-    other = compose(it.db, it.passwords)
-    await it.config.update({"keep_key_addresses": True, "key_activity_days": 7})
-    assert await other.config.activity_settings() == ActivitySettings(addresses=True, keep_days=7)
-    await it.config.update({"keep_key_addresses": False, "keep_key_user_agents": True})
-    assert await other.config.activity_settings() == ActivitySettings(user_agents=True, keep_days=7)
 
 
 async def test_a_change_takes_effect_at_once_in_every_process(it: World) -> None:

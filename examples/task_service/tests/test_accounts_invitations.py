@@ -18,7 +18,7 @@ from examples.task_service.tests.accounts_support import (
 )
 
 from msk_auth.errors import InputInvalid, StoreUnavailable
-from task_service.accounts.invitations import LINK_LIFETIME
+from task_service.accounts.invitations import LINK_LIFETIME, Invitations
 from task_service.errors import LinkInvalid, LoginFailed, UsernameTaken, UserNotFound
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +68,7 @@ async def test_a_user_is_made_together_with_their_link_or_not_at_all(
         raise StoreUnavailable
 
     before = [await it.rows(table) for table in ("users", "password_links", "audit")]
-    monkeypatch.setattr(it.invitations, "_add_link", fail)
+    monkeypatch.setattr(Invitations, "_add_link", fail)
     with pytest.raises(StoreUnavailable):
         await it.invitations.create_user("bob", ["user"])
     assert [await it.rows(table) for table in ("users", "password_links", "audit")] == before
@@ -188,23 +188,6 @@ async def test_no_link_is_made_for_a_user_who_is_being_disabled(it: World) -> No
 
 
 # The first administrator
-
-
-async def test_the_first_administrator_is_made_and_gets_a_fresh_link_at_each_start(
-    it: World,
-) -> None:
-    first = await it.invitations.create_for_first_administrator()
-    second = await it.invitations.create_for_first_administrator()
-
-    assert first is not None
-    assert second is not None
-    assert second.user.username == "admin"
-    assert second.user.roles == ("admin",)
-    assert len(await it.rows("users")) == 1
-    await it.invitations.redeem(first.token, PASSWORD)
-    with pytest.raises(LinkInvalid):
-        await it.invitations.redeem(second.token, PASSWORD)
-    assert await it.invitations.create_for_first_administrator() is None
 
 
 async def test_an_administrator_made_by_the_command_line_is_enough(it: World) -> None:

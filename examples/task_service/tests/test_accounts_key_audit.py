@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +14,11 @@ from examples.task_service.tests.accounts_support import (
     KINDS,
     OTHER_PASSWORD,
     World,
+    no_audit,
     principal,
     world,
 )
-from sqlalchemy import event
-from sqlalchemy.exc import OperationalError
+from examples.task_service.tests.service_support import refused_with
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -34,7 +33,6 @@ from msk_auth.errors import (
     KeyNotFound,
     PermissionDenied,
     StoreUnavailable,
-    TokenRevoked,
 )
 from msk_auth.events import Event, KeyLeaked, LeakedKey, LeakLocation
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
@@ -97,23 +95,6 @@ async def keys(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         it.clock.sleep(600)
         yield Keys(it, authenticator, store, ann)
         await store.aclose()
-
-
-@contextmanager
-def no_audit(it: World) -> Iterator[list[str]]:
-    """The database fails exactly when an entry of the audit log is written; the statements that were refused."""
-    refused: list[str] = []
-
-    def refuse(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if "INSERT INTO audit" in statement:
-            refused.append(statement)
-            raise OperationalError("statement", {}, Exception("gone"))
-
-    event.listen(it.db.engine.sync_engine, "before_cursor_execute", refuse)
-    try:
-        yield refused
-    finally:
-        event.remove(it.db.engine.sync_engine, "before_cursor_execute", refuse)
 
 
 async def test_an_entry_of_a_key_of_another_owner_names_the_person_and_the_owner(
@@ -262,7 +243,7 @@ async def test_no_key_is_created_or_edited_for_a_login_that_has_ended_meanwhile(
         authenticator.rotate_key(ann, made.id),
         authenticator.update_key(ann, made.id, networks=None),
     ):
-        with pytest.raises(TokenRevoked):
+        with refused_with("token_revoked"):
             await deed
 
     assert (await keys.records(), await keys.trail()) == before
@@ -438,27 +419,23 @@ async def test_a_key_written_past_the_authenticator_is_refused(keys: Keys) -> No
 
 
 @pytest.mark.parametrize("end", ["revoke_key", "delete_key"])
-async def test_a_leak_of_an_ended_key_is_recorded_when_the_database_is_back(
-    keys: Keys, end: str
+async def test_a_leak_of_an_ended_key_is_logged_if_its_entry_cannot_be_written(
+    keys: Keys, end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The report changes no key, so nothing can be undone: its entry waits, as that of a refusal does."""
+    """The report changes no key, so nothing can be undone."""
     created = await keys.authenticator.create_key(keys.ann, name="CI")
     await getattr(keys.authenticator, end)(keys.ann, created.record.id)
-    keys.it.clock.sleep(1)
     place = LeakLocation("github", "commit", "https://example.com/a")
-    found = [LeakedKey(created.value.reveal(), place)]
     with no_audit(keys.it) as refused:
-        (record,) = await keys.authenticator.revoke_leaked(found)
+        (record,) = await keys.authenticator.revoke_leaked(
+            [LeakedKey(created.value.reveal(), place)]
+        )
     assert record is not None
     assert len(refused) == 1
-    assert len(keys.it.audit.backlog) == 1
     assert "key.leaked" not in [action for action, *_ in await keys.trail()]
-    await keys.it.audit.backlog.write()
-    # Reported again: it is known by now.
-    await keys.authenticator.revoke_leaked(found)
-    (entry,) = [entry for entry in await keys.entries() if entry.action == "key.leaked"]
-    assert (entry.target, entry.credential_kind) == (created.record.id, "none")
-    assert entry.details == {
+    (entry,) = [record.audit_entry for record in caplog.records if hasattr(record, "audit_entry")]
+    assert (entry["target"], entry["credential_kind"]) == (created.record.id, "none")
+    assert entry["details"] == {
         "name": "CI",
         "reporter": "github",
         "source": "commit",
@@ -482,6 +459,8 @@ async def test_a_request_that_ends_between_key_and_entry_leaves_neither(
     arguments = {"name": "next"} if change == "create_key" else {"key_id": made.id}
     with monkeypatch.context() as patch:
         patch.setattr(keys.it.audit, "record", stop_here)
+        # On PostgreSQL a write whose request has ended is abandoned when it is late, which it is not before.
+        patch.setattr(keys.store, "write_seconds", 3)
         task = asyncio.create_task(getattr(keys.authenticator, change)(keys.ann, **arguments))
         await reached.wait()
         task.cancel()

@@ -43,9 +43,9 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
 
 async def _person(it: World, name: str, role: str, issuer: str = ISSUER) -> User:
     """A user who logs in at a provider."""
-    async with it.db.write() as connection:
-        user = await it.users.add(connection, name, (role,), external_login=True)
-        await connection.execute(
+    async with it.accounts.change() as change:
+        user = await it.users.add(change, name, (role,), external_login=True)
+        await change.connection.execute(
             insert(schema.identities).values(
                 issuer=issuer, subject=name, user_id=user.id, created_at=it.clock.now()
             )
@@ -55,16 +55,9 @@ async def _person(it: World, name: str, role: str, issuer: str = ISSUER) -> User
 
 async def _session_at_provider(it: World, user: User) -> str:
     config = await it.config.current()
-    async with it.db.write() as connection:
-        session = await it.sessions.start(
-            user.to_owner(),
-            config,
-            address=None,
-            user_agent=None,
-            connection=connection,
-            id_token="an ID token",
-        )
-    return session.id
+    async with it.accounts.change() as change:
+        begun = await it.sessions.start(change, user, config, id_token="an ID token")
+    return begun.session_id
 
 
 def _with(it: World, methods: LoginMethods) -> World:

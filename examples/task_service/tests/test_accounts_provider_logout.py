@@ -35,12 +35,11 @@ from joserfc.jwk import ECKey, OctKey
 from sqlalchemy import func, insert, select
 
 from msk_auth import AsyncAuthenticator
-from msk_auth.errors import StoreUnavailable, TokenInvalid
+from msk_auth.errors import CredentialRefused, StoreUnavailable
 from task_service import login_cookie
 from task_service.accounts.audit import AuditQuery
 from task_service.accounts.login_methods import LoginMethods
-from task_service.accounts.oidc import CALLBACK, OidcLogin
-from task_service.accounts.provider_logout import PATH
+from task_service.accounts.oidc import CALLBACK, LOGOUT, OidcLogin
 from task_service.accounts.sessions import ProviderLogout
 from task_service.accounts.users import User
 from task_service.db import schema
@@ -98,7 +97,7 @@ async def _is_open(caller: Caller) -> bool:
 
 
 async def _send(service: Service, token: str) -> httpx2.Response:
-    return await service.caller().http.post(PATH, data={"logout_token": token})
+    return await service.caller().http.post(LOGOUT, data={"logout_token": token})
 
 
 def _is_refused(answer: httpx2.Response) -> bool:
@@ -322,16 +321,16 @@ async def test_it_is_one_form_with_one_token(service: Service, provider: TestPro
     token = provider.logout_token(sid="a")
     http = service.caller().http
     answers = [
-        await http.post(PATH),
-        await http.post(PATH, data={"token": token}),
-        await http.post(PATH, data={"logout_token": [token, token]}),
-        await http.post(PATH, json={"logout_token": token}),
-        await http.post(PATH, params={"logout_token": token}),
+        await http.post(LOGOUT),
+        await http.post(LOGOUT, data={"token": token}),
+        await http.post(LOGOUT, data={"logout_token": [token, token]}),
+        await http.post(LOGOUT, json={"logout_token": token}),
+        await http.post(LOGOUT, params={"logout_token": token}),
     ]
     assert [_is_refused(answer) for answer in answers] == [True] * 5
-    upload = await http.post(PATH, files={"logout_token": token.encode()})
+    upload = await http.post(LOGOUT, files={"logout_token": token.encode()})
     assert upload.status_code == 400
-    assert (await http.get(PATH)).status_code == 405
+    assert (await http.get(LOGOUT)).status_code == 405
     assert await _is_open(caller)
 
 
@@ -378,7 +377,7 @@ async def test_a_logout_while_the_person_logs_in_ends_the_login(
 
 async def test_without_a_provider_there_is_no_such_address(template: Path, tmp_path: Path) -> None:
     async with running_service(template, tmp_path / "data") as service:
-        assert problem(await service.caller().post(PATH)) == (404, "not_found")
+        assert problem(await service.caller().post(LOGOUT)) == (404, "not_found")
 
 
 # On every database.
@@ -398,28 +397,26 @@ def _logout(it: World, token_id: str, subject: str | None, sid: str | None) -> P
 
 async def _start(it: World, user: User, sid: str | None) -> Callable[[], Any]:
     config = await it.config.current()
-    async with it.db.write() as connection:
-        known = await connection.scalar(
+    async with it.accounts.change() as change:
+        known = await change.connection.scalar(
             select(schema.identities.c.subject).where(schema.identities.c.user_id == user.id)
         )
         if known is None:
-            await connection.execute(
+            await change.connection.execute(
                 insert(schema.identities).values(
                     issuer=ISSUER, subject=user.username, user_id=user.id, created_at=it.clock.now()
                 )
             )
-        session = await it.sessions.start(
-            user.to_owner(),
+        begun = await it.sessions.start(
+            change,
+            user,
             config,
-            address=None,
-            user_agent=None,
-            connection=connection,
             id_token="an ID token",
             provider_sid=sid,
         )
 
     async def is_open() -> bool:
-        found = await it.sessions.find_session(session.id)
+        found = await it.sessions.find_session(begun.session_id)
         return found is not None and found.ended_at is None
 
     return is_open
@@ -454,7 +451,7 @@ async def test_of_the_same_token_at_once_one_counts(it: World) -> None:
     results = await asyncio.gather(
         *(it.sessions.end_at_provider(logout) for _ in range(5)), return_exceptions=True
     )
-    assert sorted(map(repr, results)) == ["1", *[repr(TokenInvalid())] * 4]
+    assert sorted(map(repr, results)) == ["1", *[repr(CredentialRefused("token_invalid"))] * 4]
 
 
 @pytest.mark.parametrize("sid", ["a", None])
@@ -472,23 +469,21 @@ async def test_of_a_login_and_a_logout_at_once_the_logout_counts(
     await ahead.sessions.end_at_provider(_logout(it, "1", *named))
 
     async def log_in(since: datetime | None) -> str:
-        async with it.db.write() as connection:
+        async with it.accounts.change() as change:
             await it.sessions.refuse_ended_at_provider(
-                connection, issuer=ISSUER, subject="ann", provider_sid=sid, since=since
+                change.connection, issuer=ISSUER, subject="ann", provider_sid=sid, since=since
             )
             logout = asyncio.create_task(it.sessions.end_at_provider(_logout(it, "2", *named)))
             await asyncio.sleep(0.1)
-            session = await it.sessions.start(
-                ann.to_owner(),
+            begun = await it.sessions.start(
+                change,
+                ann,
                 config,
-                address=None,
-                user_agent=None,
-                connection=connection,
                 id_token="an ID token",
                 provider_sid=sid,
             )
         await logout
-        return session.id
+        return begun.session_id
 
     since = await it.sessions.last_provider_logout()
     found = await it.sessions.find_session(await log_in(since))

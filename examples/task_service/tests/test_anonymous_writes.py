@@ -23,8 +23,7 @@ from examples.task_service.tests.service_support import (
 from sqlalchemy import select
 
 from task_service.accounts.audit import AuditQuery
-from task_service.accounts.oidc import CALLBACK
-from task_service.accounts.provider_logout import PATH
+from task_service.accounts.oidc import CALLBACK, LOGOUT
 from task_service.accounts.throttle import LEAK_REPORTS, PER_ADDRESS, REFUSED_LOGINS, STRAY_ANSWERS
 from task_service.db import schema
 
@@ -85,7 +84,7 @@ async def _sender(service: Service, route: str) -> _Send:
         f"{CALLBACK} with an error": lambda _: caller.get(
             f"{CALLBACK}?error=access_denied&state={state}", headers=cookie
         ),
-        PATH: lambda number: http.post(PATH, data={"logout_token": f"a.b.{number}"}),
+        LOGOUT: lambda number: http.post(LOGOUT, data={"logout_token": f"a.b.{number}"}),
         "/login": lambda number: http.post("/login", data={"username": number, "password": "x"}),
         "/api/auth/login": lambda number: caller.post(
             "/api/auth/login", {"username": f"user{number}", "password": "x"}
@@ -107,7 +106,7 @@ async def _sender(service: Service, route: str) -> _Send:
         "/login/oidc",
         CALLBACK,
         f"{CALLBACK} with an error",
-        PATH,
+        LOGOUT,
         "/login",
         "/api/auth/login",
         "/api/auth/password-link",

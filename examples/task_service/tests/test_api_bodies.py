@@ -65,15 +65,6 @@ async def test_a_hostile_body_is_invalid_input(admin: Caller, route: tuple[str, 
     expect(await admin.get("/api/tasks"), 200)
 
 
-async def test_a_body_that_may_be_absent_is_never_null(user: Caller) -> None:
-    task, key = (await user.new_task())["id"], (await user.new_key())["id"]
-    for path in (f"/api/tasks/{task}/run", f"/api/keys/{key}/revoke"):
-        response = await user.post(path, content=b" null", headers=JSON)
-        assert problem(response) == (422, "input_invalid")
-        assert "The body is null." in response.json()["detail"]
-    assert expect(await user.get(f"/api/keys/{key}"), 200)["status"] == "active"
-
-
 @pytest.mark.parametrize("route", ROUTES[:6], ids=" ".join)
 async def test_unauthenticated_requests_are_refused_before_their_body_is_read(
     service: Service, admin_key: Caller, route: tuple[str, str]
@@ -96,7 +87,16 @@ async def test_what_a_foreign_form_can_send_is_no_json(user: Caller, kind: str |
         assert "Content-Type: application/json" in response.json()["detail"]
 
 
-async def test_a_body_of_fifty_megabytes_is_not_read(user: Caller) -> None:
+@pytest.mark.parametrize(
+    ("length", "answer"),
+    [
+        ({"Content-Length": "52428800"}, (413, "content_too_large")),
+        ({}, (411, "length_required")),
+    ],
+)
+async def test_a_body_of_fifty_megabytes_is_not_read(
+    user: Caller, length: dict[str, str], answer: tuple[int, str]
+) -> None:
     read = 0
 
     async def megabytes():
@@ -105,8 +105,8 @@ async def test_a_body_of_fifty_megabytes_is_not_read(user: Caller) -> None:
             read += 1
             yield b"a" * 1_048_576
 
-    response = await user.http.post("/api/tasks", content=megabytes(), headers=JSON)
-    assert problem(response) == (413, "content_too_large")
+    response = await user.http.post("/api/tasks", content=megabytes(), headers=JSON | length)
+    assert problem(response) == answer
     assert read <= 3
 
 
@@ -123,11 +123,10 @@ PAGED = [
     "/api/admin/audit",
     "/api/tasks/{task}/runs",
 ]
-# Everything else that some reader takes for 5, and 5 twice.
-NO_LIMITS = ["0_5", "%2B5", "5.0", "-5", "", "%205", "%D9%A5", "5&limit=6", "5&limit=5"]
+NO_LIMITS = ["five", "5.5", "-5", "0", "", "201"]
 
 
-async def test_a_limit_is_digits_and_given_once(admin: Caller) -> None:
+async def test_a_limit_is_a_number_within_its_range(admin: Caller) -> None:
     task = (await admin.new_task())["id"]
     for path in PAGED:
         for text in NO_LIMITS:
@@ -135,12 +134,9 @@ async def test_a_limit_is_digits_and_given_once(admin: Caller) -> None:
             assert wrong_fields(response) == {"limit"}, (path, text)
 
 
-async def test_a_cursor_given_twice_is_refused_after_the_guards(
-    service: Service, admin: Caller
-) -> None:
+async def test_a_query_is_read_after_the_guards(service: Service) -> None:
     for path in PAGED[:3]:
-        assert wrong_fields(await admin.get(f"{path}?cursor=a&cursor=b")) == {"cursor"}
-        anonymous = await service.caller().get(f"{path}?cursor=a&cursor=b&limit=1_0")
+        anonymous = await service.caller().get(f"{path}?cursor=a&limit=x")
         assert problem(anonymous) == (401, "credentials_missing")
 
 

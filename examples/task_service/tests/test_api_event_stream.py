@@ -38,7 +38,7 @@ async def sent_by(
 
     before = asyncio.all_tasks()
     stream = EventStream(produce, stopping=stopping or asyncio.Event(), held=nullcontext())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await stream({"type": "http"}, receive, send)
     assert asyncio.all_tasks() <= before
     return sent

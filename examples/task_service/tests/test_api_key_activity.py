@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 from examples.task_service.tests.service_support import (
     Caller,
@@ -10,6 +12,7 @@ from examples.task_service.tests.service_support import (
     problem,
     wrong_fields,
 )
+from examples.task_service.tests.test_api_answers import with_checksum
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +27,7 @@ async def a_key(service: Service, user: Caller) -> tuple[str, Caller]:
 
 
 async def flush(service: Service) -> None:
-    await service.services.authenticator.flush()
+    await service.services.key_activity.flush()
 
 
 async def test_a_key_that_did_nothing_has_no_activity(user: Caller) -> None:
@@ -44,7 +47,7 @@ async def test_its_owner_reads_what_a_key_did_on_each_day(service: Service, user
     found = expect(await user.get(path), 200)
     assert found["days"] == [{"day": today.isoformat(), "accepted": 2, "refused": 2}]
     last = found["last_request"]
-    assert last["route"] == "GET /api/keys/{keyId}/activity"
+    assert last["route"] == "GET /api/keys/{key_id}/activity"
     assert last["at"].startswith(today.isoformat())
     # An administrator has to allow both.
     assert (last["address"], last["user_agent"]) == (None, None)
@@ -86,17 +89,43 @@ async def test_activity_is_deleted_after_the_time_that_an_administrator_sets(
     key_id = path.split("/")[3]
     for days_later, remain in ((2, 1), (1, 0)):
         service.clock.advance(days=days_later)
-        await flush(service)
-        activity = await service.services.key_store.activity(key_id, since=None)
-        assert len(activity.days) == remain
-        assert (activity.last is None) == (remain == 0)
+        await service.services.key_activity.purge()
+        activity = service.services.key_activity
+        assert len(await activity.days(key_id, since=date.min)) == remain
+        assert (await activity.last_request(key_id) is None) == (remain == 0)
+
+
+async def test_a_stranger_writes_nothing_for_an_id_that_they_guess(
+    service: Service, user: Caller
+) -> None:
+    path, program = await a_key(service, user)
+    key_id = path.split("/")[3]
+    body = f"msk_{key_id}_{'0' * 32}"
+    wrong = with_checksum(body)
+    headers = {"Authorization": f"Bearer {wrong}"}
+    assert problem(await program.get("/api/tasks", headers=headers)) == (401, "key_unknown")
+    await flush(service)
+    (day,) = expect(await user.get(path), 200)["days"]
+    assert (day["accepted"], day["refused"]) == (1, 0)
+
+
+async def test_a_user_agent_is_kept_in_a_form_that_every_database_takes(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    path, program = await a_key(service, user)
+    expect(await admin.patch("/api/admin/config", {"keep_key_user_agents": True}), 200)
+    odd = {"User-Agent": "a\tb\x7f" + "c" * 500}
+    expect(await program.get("/api/tasks", headers=odd), 200)
+    await flush(service)
+    last = expect(await user.get(path), 200)["last_request"]
+    assert last["user_agent"] == "a?b?" + "c" * 252
 
 
 async def test_the_last_days_are_read_as_far_back_as_asked(service: Service, user: Caller) -> None:
     path, _ = await a_key(service, user)
     await flush(service)
     assert len(expect(await user.get(f"{path}?days=1"), 200)["days"]) == 1
-    for wrong in ("0", "3651", "-1", "1.0", "x", ""):
+    for wrong in ("0", "3651", "-1", "1.5", "x", ""):
         assert wrong_fields(await user.get(f"{path}?days={wrong}")) == {"days"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
@@ -17,16 +17,14 @@ from examples.task_service.tests.service_support import (
     secrets_in,
     wrong_fields,
 )
-from examples.task_service.tests.test_handlers_http_request import LOOPBACK, answer, serving
+from examples.task_service.tests.test_handlers_http_request import answer, serving
 from pydantic import ValidationError
 from tests.leaks.support import Reporter, match, report
 
-from msk_auth.leaks import MAX_KEYS_DOCUMENT
 from task_service import app as app_module
 from task_service.accounts.throttle import REVOCATIONS
 from task_service.api import leaks
-from task_service.api.leaks import GitHubKeys
-from task_service.handlers.outbound import OutboundPolicy, OutboundRefused
+from task_service.api.leaks import fetch_github_keys
 from task_service.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -51,7 +49,6 @@ async def listening(template: Path, tmp_path: Path) -> AsyncIterator[Service]:
             template,
             tmp_path / "data",
             github_keys_url=f"http://127.0.0.1:{published.port}/keys",
-            http_allowed_networks=LOOPBACK,
         ) as service,
     ):
         yield service
@@ -176,16 +173,16 @@ def test_keys_come_over_tls(tmp_path: Path, url: str) -> None:
         Settings(data_dir=tmp_path, github_keys_url=url)
 
 
-# Fetching GitHub's public keys: one bounded request, to allowed addresses only
+# Fetching GitHub's public keys: one bounded request
 
 
-def keys_at(port: int) -> GitHubKeys:
-    return GitHubKeys(f"http://127.0.0.1:{port}/keys", OutboundPolicy(LOOPBACK))
+def fetched(port: int) -> Awaitable[bytes]:
+    return fetch_github_keys(f"http://127.0.0.1:{port}/keys")
 
 
 async def test_the_document_is_fetched_as_it_is() -> None:
     async with serving(lambda _: answer("200 OK", b'{"public_keys": []}')) as server:
-        assert await keys_at(server.port)() == b'{"public_keys": []}'
+        assert await fetched(server.port) == b'{"public_keys": []}'
         (request,) = server.requests
         assert request.startswith("GET /keys HTTP/1.1\r\n")
         assert "user-agent: task-service\r\n" in request
@@ -198,15 +195,15 @@ async def test_the_document_is_fetched_as_it_is() -> None:
 async def test_any_other_answer_is_none(status: str) -> None:
     async with serving(lambda _: answer(status, b"", "Location: /elsewhere")) as server:
         with pytest.raises(ConnectionError, match=status[:3]):
-            await keys_at(server.port)()
+            await fetched(server.port)
         assert len(server.requests) == 1
 
 
 async def test_a_long_answer_is_not_read_to_its_end() -> None:
-    body = b" " * (MAX_KEYS_DOCUMENT + 1)
+    body = b" " * (leaks.MAX_DOCUMENT + 1)
     async with serving(lambda _: answer("200 OK", body)) as server:
         with pytest.raises(ConnectionError, match="too much"):
-            await keys_at(server.port)()
+            await fetched(server.port)
 
 
 async def test_an_answer_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,13 +216,5 @@ async def test_an_answer_that_does_not_come_is_given_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(leaks, "FETCH_SECONDS", 0.2)
     async with serving(late) as server:
         with pytest.raises(TimeoutError):
-            await keys_at(server.port)()
+            await fetched(server.port)
         over.set()
-
-
-async def test_a_name_that_leads_inside_is_refused() -> None:
-    async def inside(_host: str, _port: int) -> list[str]:
-        return ["169.254.169.254"]
-
-    with pytest.raises(OutboundRefused):
-        await GitHubKeys("https://api.github.com/keys", OutboundPolicy((), inside))()

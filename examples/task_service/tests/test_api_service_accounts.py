@@ -66,7 +66,7 @@ async def test_an_administrator_creates_describes_disables_and_deletes_one(
     assert expect(await admin.get(one), 200) == bot
     listed = expect(await admin.get(f"{PATH}?count=true&search=BOT&disabled=false"), 200)
     assert listed == {"items": [bot], "next_cursor": None, "total": 1}
-    assert "total" not in expect(await admin.get(PATH), 200)
+    assert expect(await admin.get(PATH), 200)["total"] is None
     tag = (await admin.get(PATH)).headers["etag"]
     assert (await admin.get(PATH, headers={"If-None-Match": tag})).status_code == 304
 

@@ -180,23 +180,6 @@ async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:
     assert run["id"] != answers[0].json()["id"]
 
 
-async def test_anothers_idempotency_key_is_not_mine(user: Caller, admin: Caller) -> None:
-    headers = {"Idempotency-Key": "same"}
-    mine, theirs = await user.new_task(), await admin.new_task()
-    run = expect(await user.post(f"/api/tasks/{mine['id']}/run", headers=headers), 202)
-    other = expect(await admin.post(f"/api/tasks/{theirs['id']}/run", headers=headers), 202)
-    assert run["id"] != other["id"]
-
-
-@pytest.mark.parametrize("key", ["", "k" * 256, "two words", "é"])
-async def test_a_bad_idempotency_key_is_refused(user: Caller, key: str) -> None:
-    task = await user.new_task()
-    response = await user.http.post(
-        f"/api/tasks/{task['id']}/run", headers=[("Idempotency-Key", key.encode())]
-    )
-    assert wrong_fields(response) == {"Idempotency-Key"}
-
-
 async def test_a_run_is_cancelled(user: Caller, admin: Caller) -> None:
     expect(await admin.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)
     task = await user.new_task(params={"argv": ["sleep", "30"]})

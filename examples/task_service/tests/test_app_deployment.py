@@ -73,13 +73,13 @@ async def test_a_database_of_the_version_before_gets_an_id_and_keeps_what_is_in_
     def upgrade_to_the_version_before(connection: Connection) -> None:
         config = migrate_module._config()
         config.attributes["connection"] = connection
-        command.upgrade(config, "0003")
+        command.upgrade(config, "0019")
 
     db = Database.open(url)
     try:
         async with db.write() as connection:
             await connection.run_sync(upgrade_to_the_version_before)
-            assert await revision_of(connection) == "0003"
+            assert await revision_of(connection) == "0019"
             await connection.execute(
                 insert(schema.users).values(id="usr_1", username="ann", roles=[], created_at=START)
             )
@@ -108,7 +108,7 @@ async def test_logins_go_on_after_a_restart_and_none_is_accepted_before_the_id_i
 ) -> None:
     audiences = []
     for _ in range(2):
-        services = Services.build(Settings(data_dir=tmp_path), password_hashing=CHEAPEST)
+        services = Services(Settings(data_dir=tmp_path), password_hashing=CHEAPEST)
         unknown = services.tokens.audience
         await migrate(services.db)
         await services.join_deployment()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import sys
@@ -25,8 +24,10 @@ from examples.task_service.tests.service_support import (
     problem,
     run_elsewhere,
     running_service,
+    running_worker,
     wrong_fields,
 )
+from examples.task_service.tests.waiting import eventually
 from sqlalchemy import text
 from tests.databases import postgres_database
 
@@ -60,23 +61,11 @@ class Deployment:
 
     @asynccontextmanager
     async def worker(self, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A `task-service worker` in a process of its own; it must stop in order, and needs no data folder."""
+        """A `task-service worker` in a process of its own, which needs no data folder."""
         without = self.folder / "of a worker"
-        settings = {
-            "TASK_SERVICE_DATA_DIR": str(without),
-            "TASK_SERVICE_DATABASE_URL": self.url,
-        }
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "task_service", "worker", *words),
-            env={**os.environ, **settings},
-        )
-        try:
+        async with running_worker(without, self.url, *words) as process:
             yield process
-        finally:
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 60) == 0
-            assert not without.exists()
+        assert not without.exists()
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +143,9 @@ async def test_a_server_executes_runs_only_while_there_is_no_worker(deployment: 
         assert expect(await ada.get("/api/admin/system"), 200)["worker"]["elsewhere"] == 0
         await _execute(service, "INSERT INTO procrastinate_workers DEFAULT VALUES")
         assert expect(await ada.get("/api/admin/system"), 200)["worker"]["elsewhere"] == 1
+        runner = service.services.worker.runner
         # It asks once a second whether there is one.
-        await asyncio.sleep(1.5)
+        await eventually(lambda: not runner._may_acquire)
         run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
         # Longer than it ever waits before it looks again.
         await asyncio.sleep(1.5)
@@ -313,10 +303,11 @@ async def test_one_process_on_sqlite_loads_no_queue_and_no_tracing(tmp_path: Pat
         "from pathlib import Path\n"
         "from task_service.app import create_app\n"
         "from task_service.settings import Settings\n"
+        "assert 'psycopg' not in sys.modules\n"
         "async def main():\n"
         "    app = create_app(Settings(data_dir=Path(sys.argv[1])))\n"
         "    async with app.router.lifespan_context(app):\n"
-        "        queue = {'procrastinate', 'redis', 'psycopg'}\n"
+        "        queue = {'procrastinate', 'psycopg'}\n"
         "        tracing = {'task_service.tracing', 'opentelemetry.sdk', 'google.protobuf'}\n"
         "        print(*sorted((queue | tracing) & sys.modules.keys()))\n"
         "asyncio.run(main())\n"

@@ -132,7 +132,7 @@ def test_clients_that_log_addresses_are_kept_quiet(stderr: Read) -> None:
 
 def test_each_service_counts_for_itself() -> None:
     one, other = Metrics(), Metrics()
-    one.refused("key_unknown")
+    one.refusals.labels("key_unknown").inc()
     assert b'refusals_total{code="key_unknown"} 1.0' in one.render()
     assert b"key_unknown" not in other.render()
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
-    Service,
     expect,
     make_template,
     problem,
     running_service,
+    running_worker,
 )
 from tests.databases import postgres_database
 
@@ -71,20 +68,5 @@ async def test_a_worker_executes_what_others_took(
         ada = await service.log_in("ada", ADMIN_PASSWORD)
         task = await ada.new_task()
         run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
-        worker = await start_worker(service, database_url)
-        try:
-            over = await ada.wait_for_run(run["id"])
-            assert over["state"] == "succeeded"
-        finally:
-            worker.send_signal(signal.SIGTERM)
-            assert await worker.wait() == 0
-
-
-async def start_worker(service: Service, database_url: str) -> asyncio.subprocess.Process:
-    settings = {
-        "TASK_SERVICE_DATA_DIR": str(service.services.settings.data_dir),
-        "TASK_SERVICE_DATABASE_URL": database_url,
-    }
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "task_service", "worker", env={**os.environ, **settings}
-    )
+        async with running_worker(tmp_path / "of the worker", database_url):
+            assert (await ada.wait_for_run(run["id"]))["state"] == "succeeded"

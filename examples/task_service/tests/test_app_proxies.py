@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import httpx2
 import pytest
@@ -19,11 +20,13 @@ from examples.task_service.tests.service_support import (
 
 from msk_auth.errors import StoreUnavailable
 from msk_auth.testing import FrozenClock
+from task_service.accounts.audit import Audit
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
 from task_service.trusted_proxies import (
     RECORDED_EVERY,
     VALID_FOR,
+    Address,
     UntrustedProxies,
     untrusted_proxies,
 )
@@ -107,60 +110,61 @@ async def db(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Da
         await db.close()
 
 
-async def test_what_forwards_without_being_trusted_is_noted_and_logged_once(
+def forwarded_by(address: Address, *, entry: str = "192.0.2.1") -> dict[str, Any]:
+    return {"client": (str(address), 0), "headers": [(b"x-forwarded-for", entry.encode())]}
+
+
+async def test_what_forwards_without_being_trusted_is_recorded_and_logged_once(
     db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FrozenClock(START)
-    proxies = UntrustedProxies(db, clock)
+    proxies = UntrustedProxies(Audit(db, clock), clock)
     for address in (STRANGER, PROXY, OTHER_PROXY, OTHER_STRANGER) * 3:
-        proxies.notice(address)
+        await proxies.notice(forwarded_by(address))
     # One of each kind: a client with many addresses fills neither the log nor the database.
     assert [record.args for record in caplog.records] == [(STRANGER,), (PROXY,)]
     assert "add it to TASK_SERVICE_TRUSTED_PROXIES" in caplog.messages[0]
-    await proxies._write()
     assert await untrusted_proxies(db, [], START) == [PROXY, STRANGER]
     # Trusting it settles the matter, and so does its end.
     trusted = [ip_network("10.0.0.0/8")]
     assert await untrusted_proxies(db, trusted, START) == [STRANGER]
     assert await untrusted_proxies(db, [], START + VALID_FOR) == []
-
-
-async def test_what_goes_on_is_noted_again_each_day_and_logged_no_more(
-    db: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = FrozenClock(START)
-    proxies = UntrustedProxies(db, clock)
-    proxies.notice(PROXY)
-    await proxies._write()
     clock.advance(RECORDED_EVERY)
-    proxies.notice(OTHER_PROXY)
-    await proxies._write()
+    await proxies.notice(forwarded_by(OTHER_PROXY))
     assert await untrusted_proxies(db, [], START + VALID_FOR) == [OTHER_PROXY]
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 2
 
 
-async def test_a_database_that_does_not_answer_is_tried_again(
-    db: Database, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("client", "entry", "recorded"),
+    [
+        ("10.0.0.1", "10.0.0.1", 0),
+        ("10.0.0.1", "10.0.0.1:4711", 0),
+        ("fd00::1", "[fd00::1]:4711", 0),
+        # One address is the beginning of the other.
+        ("10.0.0.1", "10.0.0.12", 1),
+    ],
+)
+async def test_a_client_that_the_believed_entries_name_is_no_proxy(
+    client: str, entry: str, recorded: int
 ) -> None:
-    monkeypatch.setattr("task_service.trusted_proxies._RETRY_SECONDS", 0)
-    proxies = UntrustedProxies(db, FrozenClock(START))
-    write, failures, written = proxies._write, [StoreUnavailable()], asyncio.Event()
-
-    async def unavailable_once() -> None:
-        if failures:
-            raise failures.pop()
-        await write()
-        written.set()
-
-    monkeypatch.setattr(proxies, "_write", unavailable_once)
-    proxies.notice(PROXY)
-    working = asyncio.create_task(proxies.write_queued())
-    await asyncio.wait_for(written.wait(), 30)
-    working.cancel()
-    assert await untrusted_proxies(db, [], START) == [PROXY]
+    audit = mock.AsyncMock()
+    await UntrustedProxies(audit, FrozenClock(START)).notice(
+        forwarded_by(ip_address(client), entry=entry)
+    )
+    assert audit.record.await_count == recorded
 
 
-async def test_a_proxy_that_is_not_listed_is_logged_once_and_noted(
+async def test_a_database_that_does_not_answer_is_no_failure_of_the_request(
+    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit = Audit(db, FrozenClock(START))
+    monkeypatch.setattr(audit, "record", mock.AsyncMock(side_effect=StoreUnavailable))
+    await UntrustedProxies(audit, FrozenClock(START)).notice(forwarded_by(PROXY))
+    assert "10.0.0.7 is not in the audit log" in caplog.messages[1]
+
+
+async def test_a_proxy_that_is_not_listed_is_logged_once_and_recorded(
     template: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_service(template, tmp_path / "data", shared_routes=True) as service:
@@ -172,9 +176,5 @@ async def test_a_proxy_that_is_not_listed_is_logged_once_and_noted(
                 header = {"X-Forwarded-For": f"198.51.100.{client}"}
                 expect(await through_the_proxy.get("/healthz", headers=header), 200)
         assert [r.args for r in caplog.records if r.name == LOGGER] == [(PROXY,)]
-        async with asyncio.timeout(30):
-            while True:
-                later = service.clock.now() + timedelta(hours=1)
-                if await untrusted_proxies(service.services.db, [], later) == [PROXY]:
-                    break
-                await asyncio.sleep(0.01)
+        later = service.clock.now() + timedelta(hours=1)
+        assert await untrusted_proxies(service.services.db, [], later) == [PROXY]

@@ -295,7 +295,7 @@ async def test_a_collector_that_does_not_answer_does_not_keep_the_process(
     with collector(silent=answer):
         tracing = Tracing.to_collector()
         tracing.begin_request(RequestRecord("req_1", None), "GET").end()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await tracing.close()
         assert not answer.is_set()
 

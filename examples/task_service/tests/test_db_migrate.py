@@ -19,7 +19,6 @@ from sqlalchemy import Connection, func, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
 from msk_auth.errors import ConfigurationError
-from msk_auth.stores.sqlalchemy import read_record
 from task_service.db import migrate as migrate_module
 from task_service.db import schema
 from task_service.db.engine import Database
@@ -30,6 +29,7 @@ from task_service.db.migrate import (
     schema_state,
     waiting_for_finish,
 )
+from task_service.tasks.next_run import NEXT_RUNS, note_turns
 
 # As every version since the first wrote them.
 _USER_AND_TASK = (
@@ -200,7 +200,19 @@ async def test_the_schema_of_a_newer_version_is_refused_and_not_changed(db: Data
     with pytest.raises(ConfigurationError, match="'9999' of a newer version"):
         await migrate(db)
 
-    assert await schema_state(db) is not SchemaState.CURRENT
+    assert await _head(db) == "9999"
+
+
+async def test_a_schema_from_before_the_first_migration_is_refused_and_not_changed(
+    db: Database,
+) -> None:
+    await migrate(db)
+    async with db.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0018'"))
+    with pytest.raises(ConfigurationError, match="Start the version before this one on it first"):
+        await migrate(db)
+
+    assert await _head(db) == "0018"
 
 
 async def test_a_newer_schema_recorded_as_compatible_works_with_this_version(db: Database) -> None:
@@ -214,7 +226,7 @@ async def test_a_newer_schema_recorded_as_compatible_works_with_this_version(db:
         )
     await migrate(db)
 
-    assert await schema_state(db) is SchemaState.NEWER_COMPATIBLE
+    assert await schema_state(db) is SchemaState.NEWER
     assert await _head(db) == "9999"
     # The record is of one schema, not of the next.
     async with db.write() as connection:
@@ -237,7 +249,7 @@ async def test_old_processes_work_with_the_new_schema_and_their_data_stays(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first schema with data in it to this one, with statements as the first version wrote them."""
-    await _upgrade_to("0001", db, monkeypatch)
+    await _upgrade_to("0019", db, monkeypatch)
     assert await schema_state(db) is SchemaState.OLDER
     run = (
         "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
@@ -261,230 +273,55 @@ async def test_old_processes_work_with_the_new_schema_and_their_data_stays(
                 schema.schema_works_with.c.revision == await _head(db)
             )
         )
-        assert "0001" in works.all()
+        assert "0019" in works.all()
 
 
-async def test_sessions_of_the_provider_stay_when_their_sessions_there_get_a_column(
+async def test_runs_wait_on_when_their_owners_take_turns_by_number(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 0007 to 0008, with an older process beside."""
-    await _upgrade_to("0007", db, monkeypatch)
-    user = text(
-        "INSERT INTO users (id, username, roles, external_login, created_at)"
-        " VALUES ('usr_1', 'ann', '[]', true, 0)"
+    """From 0019 to 0020, with an older process beside."""
+    await _upgrade_to("0019", db, monkeypatch)
+    task = (
+        "INSERT INTO tasks (id, owner_id, name, handler, params, created_at, updated_at)"
+        " VALUES ('tsk_1', 'usr_1', 'x', 'command', '{}', 0, 0)"
     )
-    session = (
-        "INSERT INTO sessions (id, user_id, authenticated_at, started_at, id_token, last_seen_at,"
-        " expires_at) VALUES ('{}', 'usr_1', 0, 0, 'an ID token', 0, 1)"
-    )
-    async with db.write() as connection:
-        for statement in (user, text(session.format("ses_before"))):
-            await connection.execute(statement)
-    await migrate(db)
-    async with db.write() as connection:
-        await connection.execute(text(session.format("ses_after")))
-        columns = schema.sessions.c
-        found = await connection.execute(
-            select(columns.id, columns.id_token, columns.provider_sid).order_by(columns.id)
-        )
-        assert [tuple(row) for row in found] == [
-            ("ses_after", "an ID token", None),
-            ("ses_before", "an ID token", None),
-        ]
-        assert (await connection.execute(select(schema.logout_tokens))).all() == []
-        works = await connection.scalars(
-            select(schema.schema_works_with.c.code).where(
-                schema.schema_works_with.c.revision == "0008"
-            )
-        )
-        assert set(works) == {f"000{code}" for code in range(1, 8)}
-        assert await connection.run_sync(_differences) == []
-
-
-async def test_runs_keep_their_output_when_the_end_of_it_begins_to_be_kept(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From 0008 to 0009, with an older process beside."""
-    await _upgrade_to("0008", db, monkeypatch)
     run = (
-        "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
-        " timeout_seconds, created_at, log_bytes, log_truncated)"
-        " VALUES ('{}', 'tsk_1', 'usr_1', 'running', '{{}}', 'command', '{{}}', 1, 0, 3, true)"
-    )
-    before = (
-        *_USER_AND_TASK,
-        run.format("run_before"),
-        (
-            "INSERT INTO run_log (run_id, seq, at, stream, text)"
-            " VALUES ('run_before', 1, 0, 'stdout', 'abc')"
-        ),
+        "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params, timeout_seconds, created_at)"
+        " VALUES ('run_{0}', 'tsk_1', 'usr_1', 'queued', '{{}}', 'command', '{{}}', 1, 0)"
     )
     async with db.write() as connection:
-        for statement in before:
+        for statement in (
+            "INSERT INTO users (id, username, roles, created_at) VALUES ('usr_1', 'ann', '[]', 0)",
+            task,
+            run.format("before"),
+            "INSERT INTO waiting_owners (owner_id, lane, turn) VALUES ('usr_1', 1, 1)",
+        ):
             await connection.exec_driver_sql(statement)
     await migrate(db)
     async with db.write() as connection:
-        await connection.exec_driver_sql(run.format("run_after"))
-        columns = schema.runs.c
-        found = await connection.execute(
-            select(
-                columns.id, columns.log_bytes, columns.log_missing_bytes, columns.log_missing_lines
-            ).order_by(columns.id)
-        )
-        assert [tuple(row) for row in found] == [("run_after", 3, 0, 0), ("run_before", 3, 0, 0)]
-        assert await connection.scalar(select(schema.run_log.c.text)) == "abc"
+        await connection.exec_driver_sql(run.format("other"))
+        found = await connection.execute(NEXT_RUNS, {"room": 1, "limit": 1, "now": 0})
+        assert [row.id for row in found] == ["run_before"]
+        await note_turns(connection, ["usr_1"])
         works = await connection.scalars(
             select(schema.schema_works_with.c.code).where(
-                schema.schema_works_with.c.revision == "0009"
+                schema.schema_works_with.c.revision == "0020"
             )
         )
-        assert set(works) == {f"000{code}" for code in range(1, 9)}
+        assert set(works) == {"0019"}
         assert await connection.run_sync(_differences) == []
 
 
-async def test_keys_stay_when_they_get_what_people_edit(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From 0009 to 0016, with an older process beside."""
-    await _upgrade_to("0009", db, monkeypatch)
-    key = (
-        "INSERT INTO msk_auth_api_keys (id, name, owner_id, digest, created_at)"
-        " VALUES ('{}', 'ci', 'usr_1', 'sha256:00', 0)"
-    )
-    async with db.write() as connection:
-        await connection.exec_driver_sql(key.format("before"))
+async def test_a_service_account_cannot_log_in_through_an_older_process(db: Database) -> None:
+    """One that does not know what a service account is."""
     await migrate(db)
-    async with db.write() as connection:
-        await connection.exec_driver_sql(key.format("after"))
-        found = await connection.execute(select(schema.api_keys).order_by(schema.api_keys.c.id))
-        records = [read_record(row) for row in found]
-        assert [record.id for record in records] == ["after", "before"]
-        added = {(r.description, r.labels, r.networks, r.announced_days) for r in records}
-        assert added == {(None, frozenset(), None, None)}
-        for revision, older in (
-            ("0014", (*range(1, 11), 13)),
-            ("0015", (*range(1, 11), 13, 14)),
-            ("0016", (*range(1, 11), *range(13, 16))),
-        ):
-            works = await connection.scalars(
-                select(schema.schema_works_with.c.code).where(
-                    schema.schema_works_with.c.revision == revision
-                )
-            )
-            assert set(works) == {f"{code:04}" for code in older}
-        assert await connection.run_sync(_differences) == []
-
-
-async def test_the_audit_log_stays_when_its_indexes_get_the_time(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From 0016 to 0017, with an older process beside."""
-    await _upgrade_to("0016", db, monkeypatch)
-    entry = (
-        "INSERT INTO audit (at, action, actor_id, credential_kind, details)"
-        " VALUES (0, '{}', 'usr_1', 'interactive', '{{}}')"
-    )
-    old = ("ix_audit_actor_id_id", "ix_audit_target_id", "ix_audit_action_id")
-    async with db.write() as connection:
-        if db.engine.dialect.name == "postgresql":
-            # As that version made it after the migration.
-            await connection.exec_driver_sql(
-                "CREATE INDEX ix_audit_action_id ON audit (action, id)"
-            )
-        assert set(old) <= await connection.run_sync(_indexes_of_audit)
-        await connection.exec_driver_sql(entry.format("before"))
-    await migrate(db)
-    async with db.write() as connection:
-        await connection.exec_driver_sql(entry.format("after"))
-        # The statement of an older process.
-        listed = "SELECT action FROM audit WHERE actor_id = 'usr_1' ORDER BY id DESC"
-        found = await connection.exec_driver_sql(listed)
-        assert found.scalars().all() == ["after", "before"]
-        assert await connection.run_sync(_indexes_of_audit) == {
-            "ix_audit_at",
-            "ix_audit_actor_id_at_id",
-            "ix_audit_target_at_id",
-            "ix_audit_action_at_id",
-            "ix_audit_credential_id_at_id",
-        }
-        works = await connection.scalars(
-            select(schema.schema_works_with.c.code).where(
-                schema.schema_works_with.c.revision == "0017"
-            )
-        )
-        assert set(works) == {f"{code:04}" for code in (*range(1, 11), *range(13, 17))}
-        assert await connection.run_sync(_differences) == []
-
-
-async def test_users_stay_when_service_accounts_join_them(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From 0017 to 0018, with an older process beside."""
-    await _upgrade_to("0017", db, monkeypatch)
     user = (
-        "INSERT INTO users (id, username, roles, password_hash, external_login, created_at)"
-        " VALUES ('{0}', '{0}', '[]', 'a hash', true, 0)"
+        "INSERT INTO users (id, username, roles, password_hash, created_at, service_account)"
+        " VALUES ('usr_1', 'ann', '[]', 'a hash', 0, true)"
     )
-    async with db.write() as connection:
-        await connection.exec_driver_sql(user.format("usr_before"))
-    await migrate(db)
-    async with db.write() as connection:
-        await connection.exec_driver_sql(user.format("usr_after"))
-        columns = schema.users.c
-        found = await connection.execute(
-            select(
-                columns.id, columns.service_account, columns.description, columns.deleted_at
-            ).order_by(columns.id)
-        )
-        assert [tuple(row) for row in found] == [
-            ("usr_after", False, None, None),
-            ("usr_before", False, None, None),
-        ]
-        works = await connection.scalars(
-            select(schema.schema_works_with.c.code).where(
-                schema.schema_works_with.c.revision == "0018"
-            )
-        )
-        assert set(works) == {f"{code:04}" for code in (*range(1, 11), *range(13, 18))}
-        assert await connection.run_sync(_differences) == []
-    # Also against an older process, which does not know what a service account is.
     with pytest.raises(IntegrityError):
         async with db.write() as connection:
-            await connection.exec_driver_sql("UPDATE users SET service_account = true")
-
-
-async def test_logout_tokens_stay_when_they_get_an_order(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From 0018 to 0019, with an older process beside."""
-    await _upgrade_to("0018", db, monkeypatch)
-    token = "INSERT INTO logout_tokens (issuer, jti, expires_at) VALUES ('x', '{}', 0)"
-    async with db.write() as connection:
-        await connection.exec_driver_sql(token.format("before"))
-    await migrate(db)
-    async with db.write() as connection:
-        await connection.exec_driver_sql(token.format("after"))
-        columns = schema.logout_tokens.c
-        found = await connection.execute(
-            select(
-                columns.jti, columns.subject, columns.provider_sid, columns.received_at
-            ).order_by(columns.jti)
-        )
-        assert [tuple(row) for row in found] == [
-            ("after", None, None, None),
-            ("before", None, None, None),
-        ]
-        works = await connection.scalars(
-            select(schema.schema_works_with.c.code).where(
-                schema.schema_works_with.c.revision == "0019"
-            )
-        )
-        assert set(works) == {f"{code:04}" for code in (*range(1, 11), *range(13, 19))}
-        assert await connection.run_sync(_differences) == []
-
-
-def _indexes_of_audit(connection: Connection) -> set[str | None]:
-    return {index["name"] for index in inspect(connection).get_indexes("audit")}
+            await connection.exec_driver_sql(user)
 
 
 async def test_the_queues_own_migrations_are_applied(
@@ -529,7 +366,7 @@ async def _refuse_a_queue(db: Database) -> None:
     with pytest.raises(ConfigurationError, match=r"a queue .* that the service did not create"):
         await migrate(db)
 
-    assert await schema_state(db) is SchemaState.MISSING
+    assert await schema_state(db) is SchemaState.OLDER
     await db.close()
 
 
@@ -543,36 +380,3 @@ async def test_the_tables_of_another_application_are_refused_and_not_changed(db:
         names = await connection.run_sync(lambda sync: inspect(sync).get_table_names())
         assert await connection.scalar(select(func.count()).select_from(text("users"))) == 0
     assert names == ["users"]
-
-
-async def test_runs_of_before_stay_without_a_number(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From 0010 to 0013, with an older process beside."""
-    await _upgrade_to("0010", db, monkeypatch)
-    run = (
-        "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
-        " timeout_seconds, created_at)"
-        " VALUES ('{}', 'tsk_1', 'usr_1', 'succeeded', '{{}}', 'command', '{{}}', 1, 0)"
-    )
-    before = (
-        *_USER_AND_TASK,
-        run.format("run_before"),
-    )
-    async with db.write() as connection:
-        for statement in before:
-            await connection.exec_driver_sql(statement)
-    await migrate(db)
-    async with db.write() as connection:
-        await connection.exec_driver_sql(run.format("run_after"))
-        columns = schema.runs.c
-        found = await connection.execute(select(columns.id, columns.number).order_by(columns.id))
-        assert [tuple(row) for row in found] == [("run_after", None), ("run_before", None)]
-        assert await connection.scalar(select(schema.tasks.c.last_run_number)) is None
-        works = await connection.scalars(
-            select(schema.schema_works_with.c.code).where(
-                schema.schema_works_with.c.revision == "0013"
-            )
-        )
-        assert set(works) == {f"{code:04}" for code in range(1, 11)}
-        assert await connection.run_sync(_differences) == []

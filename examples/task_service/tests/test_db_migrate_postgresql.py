@@ -22,7 +22,6 @@ from task_service.db.migrate import migrate
 pytestmark = pytest.mark.anyio
 
 INDEX = "ix_runs_state_owner_id_rank_created_at_id"
-OBSOLETE = "ix_runs_owner_id_state"
 TOUCH = "UPDATE runs SET attempt = attempt WHERE id = 'run_1'"
 
 
@@ -91,24 +90,6 @@ async def test_an_index_that_cannot_be_built_is_left_to_the_next_start(
 
     assert await is_valid(db) is True
     assert f"built the index {INDEX}" in caplog.text
-
-
-async def test_an_obsolete_index_is_dropped(
-    db: Database, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    await migrate(db)
-    async with db.write() as connection:
-        await connection.exec_driver_sql(f"CREATE INDEX {OBSOLETE} ON runs (owner_id, state)")
-    async with open_transaction(url, TOUCH):
-        with monkeypatch.context() as patch:
-            patch.setattr(migrate_postgresql, "_INDEX_SECONDS", 0.2)
-            await migrate(db)
-    assert f"cannot drop the obsolete index {OBSOLETE}" in caplog.text
-    await migrate(db)
-
-    async with db.read() as connection:
-        left = await connection.scalar(text("SELECT to_regclass(:name)"), {"name": OBSOLETE})
-    assert left is None
 
 
 async def test_a_database_that_fails_while_an_index_is_built_is_an_outage(

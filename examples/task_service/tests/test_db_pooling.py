@@ -51,14 +51,14 @@ async def test_the_service_refuses_a_pooler_that_shares_sessions(postgres: URL) 
         stack.push_async_callback(db.close)
         with pytest.raises(ConfigurationError, match="pool_mode=session"):
             await migrate(db)
-        assert await schema_state(db) is SchemaState.MISSING
+        assert await schema_state(db) is SchemaState.OLDER
 
 
 @pytest.mark.parametrize(
     ("pool_mode", "line"),
     [
         ("session", "pooling: each connection has a session of its own"),
-        ("transaction", f"pooling: {REMEDY}"),
+        ("transaction", REMEDY),
     ],
 )
 def test_the_doctor_reports_a_pooler_that_shares_sessions(

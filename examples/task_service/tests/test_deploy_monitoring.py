@@ -68,7 +68,7 @@ def test_every_metric_of_the_alerts_and_the_dashboard_exists() -> None:
     metrics = Metrics()
     metrics.request_began()
     metrics.answered("GET", "/", 200, 0.1)
-    metrics.refused("key_unknown")
+    metrics.refusals.labels("key_unknown").inc()
     metrics.set_runs({"queued": 1})
     metrics.runs.ended("failed", 1.0)
     exist = set(re.findall(r"^[a-z_]+", metrics.render().decode(), re.MULTILINE))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from examples.task_service.tests.faults.proxies import proxy
 from examples.task_service.tests.test_cli import serving
 from tests.ports import free_port
 
@@ -103,28 +104,12 @@ def test_images_of_others_are_pinned_by_version_and_digest(compose: Any) -> None
         assert re.fullmatch(r"[a-z]+:[\d.]+-[a-z-]+@sha256:[0-9a-f]{64}", image)
 
 
-def test_the_image_has_a_bill_of_its_materials_and_not_the_tool() -> None:
-    copied = [words for name, words in last_stage() if name == "COPY"]
-    assert copied == [
-        "--from=build /opt/task-service /opt/task-service",
-        "--from=bill /bill.cdx.json /usr/share/task-service/bill.cdx.json",
-    ]
-
-
 def test_whatever_is_installed_into_the_image_is_checked_against_its_hash() -> None:
     commands = [words for name, words in instructions() if name == "RUN"]
     installing = [part for words in commands for part in words.split("&&") if "pip install" in part]
-    assert len(installing) == 4
-    pinned, builder, own, tool = installing
-    assert "--require-hashes --requirement requirements/run.txt" in pinned
-    assert "--require-hashes --requirement requirements/build.txt" in builder
-    assert "--require-hashes --requirement requirements/release.txt" in tool
-    # The two packages of this repository, which were built with what was checked.
-    assert own.strip() == "/opt/task-service/bin/pip install --no-deps /wheels/*.whl"
-    assert any("--no-deps --no-build-isolation --wheel-dir /wheels" in words for words in commands)
-    # What builds them is not in the image.
-    assert [words for words in installing if "/opt/build/" in words] == [builder]
-    assert not re.search(r"https?://", (SERVICE / "Dockerfile").read_text().split("HEALTHCHECK")[0])
+    # The last kind are the two packages of this repository, built with what was checked.
+    allowed = ("--require-hashes --requirement requirements/", "--no-deps /wheels/*.whl")
+    assert all(any(words in part for words in allowed) for part in installing)
 
 
 def test_whatever_is_copied_into_the_image_exists_and_is_not_ignored() -> None:
@@ -170,20 +155,6 @@ def test_the_images_settings_are_settings_and_its_health_check_checks(
         service.stop()
     failed = subprocess.run([sys.executable, *words], check=False, capture_output=True)
     assert failed.returncode == 1
-
-
-def test_the_composition_has_two_api_processes_and_two_workers(compose: Any) -> None:
-    services = compose["services"]
-    commands = {name: each["command"] for name, each in services.items() if "build" in each}
-    assert commands == {
-        "migrate": ["migrate"],
-        "api-1": ["serve"],
-        "api-2": ["serve"],
-        "worker-1": ["worker"],
-        "worker-2": ["worker"],
-    }
-    for (command,) in commands.values():
-        assert command in main.commands
 
 
 def test_every_container_of_the_composition_is_confined(compose: Any) -> None:
@@ -250,28 +221,31 @@ def test_the_password_of_the_composition_is_in_files_alone(compose: Any, tmp_pat
     assert files["postgres-password"].read_text() == password
 
 
-def test_nginx_sends_to_the_api_processes_and_believes_no_client(compose: Any) -> None:
-    text = (DEPLOY / "nginx.conf").read_text()
+@pytest.mark.parametrize("name", ["nginx", "haproxy"])
+def test_a_proxy_accepts_its_shipped_file(name: str, tmp_path: Path) -> None:
+    with proxy(name, tmp_path, [free_port(), free_port()]):
+        pass
+
+
+def test_the_proxies_believe_no_client_and_nginx_reaches_the_processes_of_the_composition(
+    compose: Any,
+) -> None:
     port = image_environment()["TASK_SERVICE_PORT"]
-    assert re.findall(r"server ([\w-]+):(\d+)", text) == [("api-1", port), ("api-2", port)]
-    # Added to what the client sent, it would be the client's word.
-    assert "X-Forwarded-For $remote_addr;" in text
-    assert "$proxy_add_x_forwarded_for" not in text
-    (stream,) = re.findall(r"location ~ (\S+) \{([^}]*)\}", text)
-    assert re.match(stream[0], "/api/runs/run_ft7Xe8fCMnQiqRpN/log")
-    assert "proxy_buffering off;" in stream[1]
+    upstream = (DEPLOY / "nginx-upstream-compose.conf").read_text()
+    assert re.findall(r"server ([\w-]+):(\d+)", upstream) == [("api-1", port), ("api-2", port)]
     # nginx looks a name up once. A container that is made anew would have another address.
     addresses = [
         compose["services"][name]["networks"]["inside"]["ipv4_address"]
         for name in ("api-1", "api-2", "nginx")
     ]
     assert len(set(addresses)) == 3
-    mounted = [volume.split(":")[:2] for volume in compose["services"]["nginx"]["volumes"]]
-    assert ["./deploy/nginx.conf", "/etc/nginx/nginx.conf"] in mounted
-    folder = next(inside for outside, inside in mounted if outside == "./deploy/tls")
-    for name in re.findall(r"ssl_certificate(?:_key)? (\S+);", text):
-        assert name.startswith(f"{folder}/")
-        assert Path(name).name in (DEPLOY / "make-certificate").read_text()
+    # Added to what the client sent, it would be the client's word.
+    assert "X-Forwarded-For $remote_addr;" in (DEPLOY / "nginx.conf").read_text()
+    assert "set-header X-Forwarded-For %[src]" in (DEPLOY / "haproxy.cfg").read_text()
+    for volume in compose["services"]["nginx"]["volumes"]:
+        path = SERVICE / volume.split(":")[0]
+        # Made by deploy/make-certificate.
+        assert path.exists() or path.name == "tls"
 
 
 def test_the_units_start_commands_that_exist_with_settings_that_exist(
@@ -280,11 +254,8 @@ def test_the_units_start_commands_that_exist_with_settings_that_exist(
     started = []
     for unit in units():
         service = unit["Service"]
-        *prefix, program, command = service["ExecStart"].split()
+        program, command = service["ExecStart"].split()
         assert Path(program).name == "task-service"
-        if prefix:
-            # Before the file with the settings of the machine, which would override Environment=.
-            assert prefix == ["/usr/bin/env", "TASK_SERVICE_PORT=%i"]
         assert command in main.commands
         started.append(command)
         # Of duplicates `configparser` keeps the last one; each is a setting.
@@ -297,21 +268,13 @@ def test_the_units_start_commands_that_exist_with_settings_that_exist(
             assert "StateDirectory" not in service
             withheld = service["UnsetEnvironment"].split()
             fields = {name.removeprefix(PREFIX).lower() for name in withheld}
-            assert fields == {"oidc_client_secret", "redis_url"} <= Settings.model_fields.keys()
+            assert fields == {"oidc_client_secret"} <= Settings.model_fields.keys()
         else:
             assert service["InaccessiblePaths"] == "-/var/backups/task-service"
             assert service["User"] == "task-service"
             assert service["StateDirectory"] == "task-service"
-        for number in ("create_ruleset", "add_rule", "restrict_self"):
-            assert f"landlock_{number}" in service["SystemCallFilter"].split()
-        assert service["Type"] == "notify"
-        # A migration may wait for long transactions before the process is ready, and gives up by itself.
-        assert service["TimeoutStartSec"] == "infinity"
-        assert service["ProtectSystem"] == "strict"
-        assert service["NoNewPrivileges"] == "yes"
-        assert service["CapabilityBoundingSet"] == ""
-        # The commands of tasks are ended by the service, each with its own grace.
-        assert service["KillMode"] == "mixed"
+        # The kernel may end a command that takes too much memory; the service goes on.
+        assert service["OOMPolicy"] == "continue"
     assert sorted(started) == ["serve", "serve", "worker"]
 
 
@@ -375,7 +338,8 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze: apt-get install systemd")
-    for path in (*DEPLOY.glob("*.service"), *DEPLOY.glob("*.timer")):
+    units = (path for kind in ("service", "socket", "timer") for path in DEPLOY.glob(f"*.{kind}"))
+    for path in units:
         # The programs are not installed here.
         text = re.sub(r"/opt/task-service/\S+/", "/bin/", path.read_text())
         text = re.sub(r"/bin/(task-service|backup-\w+)", "/bin/true", text)
@@ -383,19 +347,3 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     command = [analyze, "verify", "--man=no", *sorted(tmp_path.iterdir())]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_nginx_of_a_host_is_that_of_the_composition_but_for_its_addresses() -> None:
-    def directives(name: str) -> set[str]:
-        lines = (line.strip() for line in (DEPLOY / name).read_text().splitlines())
-        return {
-            line for line in lines if line.startswith(("proxy_", "client_", "location", "gzip"))
-        }
-
-    assert directives("nginx-host.conf") == directives("nginx.conf")
-    text = (DEPLOY / "nginx-host.conf").read_text()
-    ports = re.findall(r"server 127\.0\.0\.1:(\d+) ", text)
-    page = (ROOT / "docs" / "how-to" / "several-machines.md").read_text()
-    assert ports == re.findall(r"task-service@(\d+)", page)[:2]
-    for name in ("nginx.conf", "nginx-host.conf"):
-        assert "http2" in (DEPLOY / name).read_text()

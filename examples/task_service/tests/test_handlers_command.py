@@ -7,8 +7,10 @@ import asyncio
 import fcntl
 import os
 import signal
+import struct
 import sys
 import termios
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -371,7 +373,7 @@ async def test_a_command_that_cannot_be_started_leaves_nothing(
 
 
 SERVICE = """
-import asyncio, sys
+import asyncio, signal, sys
 from msk_auth import SystemClock
 from task_service.handlers import HandlerEnvironment, RunContext
 from task_service.handlers.command import Command, CommandParams
@@ -386,24 +388,62 @@ async def main():
     context = RunContext(run_id="r", attempt=1, clock=SystemClock(), sink=Log())
     await handler.run(CommandParams(argv=sys.argv[1:]), context)
 
+# A shell starts what it runs in the background, such as these tests, with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("trap", ["", "trap '' TERM;"])
-async def test_commands_end_with_a_killed_service(trap: str) -> None:
-    script = f"{trap} setsid sleep 600 & sleep 600 & echo $! $$ $PWD ready; wait; wait"
+HOSTILE = """
+trap '' TERM INT HUP
+number=0
+while [ $number -lt 100 ]; do setsid sleep $1 & sleep $1 & number=$((number + 1)); done
+(setsid sh -c "sleep $1 & sleep $1 & wait" &)
+echo $PWD ready
+wait
+"""
+
+
+def sleeping(seconds: str) -> int:
+    """How many processes execute `sleep` with this argument."""
+    found = 0
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += file.read_bytes() == f"sleep\0{seconds}\0".encode()
+    return found
+
+
+@pytest.mark.parametrize("by", ["cancellation", "SIGKILL of the worker"])
+async def test_nothing_is_left_of_a_hostile_command(by: str) -> None:
+    """200 processes that ignore signals, half of them in sessions of their own, and two orphans in another one."""
+    seconds = f"6{os.getpid()}.{len(by)}"
     service = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SERVICE, SH, "-c", script, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", SERVICE, SH, "-c", HOSTILE, "sh", seconds),
+        stdout=asyncio.subprocess.PIPE,
     )
     assert service.stdout is not None
-    words = (await asyncio.wait_for(service.stdout.readline(), 60)).decode().split()
-    running, folder = [int(word) for word in words[:2]], Path(words[2])
-    assert all(is_running(pid) for pid in running)
-    service.send_signal(signal.SIGKILL)
+    folder = Path((await asyncio.wait_for(service.stdout.readline(), 60)).decode().split()[0])
+    await eventually(lambda: sleeping(seconds) == 202)
+    service.send_signal(signal.SIGINT if by == "cancellation" else signal.SIGKILL)
     await service.wait()
-    await eventually(lambda: not any(is_running(pid) for pid in running))
+    await eventually(lambda: sleeping(seconds) == 0)
     await eventually(lambda: not folder.exists())
+
+
+async def test_a_command_that_takes_too_much_memory_fails_alone() -> None:
+    result, log = await run("python3", "-c", "bytearray(2 << 30)")
+    assert result.exit_code == 1
+    assert "MemoryError" in log.text("stderr")
+
+
+async def test_the_kernel_ends_a_command_before_its_worker_if_memory_runs_out() -> None:
+    _, log = await run("cat", "/proc/self/oom_score_adj")
+    assert log.text() == "1000\n"
+
+
+async def test_a_command_gains_no_privileges() -> None:
+    _, log = await run("grep", "NoNewPrivs", "/proc/self/status")
+    assert log.text().split() == ["NoNewPrivs:", "1"]
 
 
 # It leaves its parent, its group and its session: only its ancestry identifies it.
@@ -446,7 +486,7 @@ async def test_a_stopped_guard_and_supervisor_end_their_command_when_cancelled()
     os.kill(supervisor, signal.SIGSTOP)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
     await eventually(lambda: not any(is_running(pid) for pid in pids(log)))
 
 
@@ -491,7 +531,6 @@ async def supervised(
         supervisor.__name__,
         str(folder),
         until,
-        "None",
         *argv,
         stdin=held,
         stdout=asyncio.subprocess.PIPE,
@@ -550,29 +589,22 @@ async def test_guard_and_supervisor_have_no_second_thread(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("written", "code"),
-    [
-        (b"0\n", -supervisor.LEASE_OVER),
-        (b"0\n1e12\n", 0),
-        (b"1e12\n0\n", -supervisor.LEASE_OVER),
-        (b"1e12\n0", 0),
-    ],
+    [([0.0], -supervisor.LEASE_OVER), ([0.0, 1e12], 0), ([1e12, 0.0], -supervisor.LEASE_OVER)],
 )
-async def test_the_supervisor_uses_the_last_whole_line(
-    tmp_path: Path, written: bytes, code: int
+async def test_the_supervisor_uses_the_last_renewal(
+    tmp_path: Path, written: list[float], code: int
 ) -> None:
-    script = "echo r; read line < go 2>/dev/null; exit 0"
     os.mkfifo(tmp_path / "go")
-    process, hold = await supervised(
-        tmp_path / "x", SH, "sh", "-c", f"cd {tmp_path}; {script}", until="1e12"
-    )
+    script = f"cd {tmp_path}; echo r; read line < go; exit 0"
+    process, hold = await supervised(tmp_path / "x", SH, "sh", "-c", script, until="1e12")
     assert process.stdout is not None
     await process.stdout.readline()
-    os.write(hold, written)
+    os.write(hold, struct.pack(f"{len(written)}d", *written))
     if code == 0:
         # It was read once the pipe is empty again.
         await eventually(lambda: unread(hold) == 0)
         await asyncio.to_thread((tmp_path / "go").write_text, "on\n")
-    assert await asyncio.wait_for(process.wait(), 20) == code
+    assert await asyncio.wait_for(process.wait(), 60) == code
     os.close(hold)
 
 

@@ -28,6 +28,7 @@ from task_service.handlers import (
     RunContext,
     RunLease,
     Stream,
+    outbound,
 )
 from task_service.handlers.http_request import (
     MAX_LOGGED_BODY,
@@ -443,12 +444,14 @@ async def to_loopback(host: str, port: int) -> list[str]:
     return ["127.0.0.1"]
 
 
-async def test_the_certificate_is_that_of_the_name(tmp_path: Path) -> None:
+async def test_the_certificate_is_that_of_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server_side, client_side = certificate(tmp_path, "real.example")
     names: list[str | None] = []
     server_side.sni_callback = lambda _socket, name, _context: names.append(name)
     http = handler(to_loopback)
-    http._client.__dict__["_tls"] = client_side
+    monkeypatch.setattr(outbound, "_machines_tls", lambda: client_side)
     async with serving(lambda _: answer("200 OK"), ssl=server_side) as server:
         # With the dot that a full name may end with, which no certificate has.
         result, _ = await run(http, url=f"https://real.example.:{server.port}/")
@@ -469,10 +472,12 @@ async def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     assert server.requests == []
 
 
-async def test_https_does_not_fall_back_to_http(tmp_path: Path) -> None:
+async def test_https_does_not_fall_back_to_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server_side, client_side = certificate(tmp_path, "real.example")
     http = handler(to_loopback)
-    http._client.__dict__["_tls"] = client_side
+    monkeypatch.setattr(outbound, "_machines_tls", lambda: client_side)
     location = "Location: http://real.example/"
     async with serving(lambda _: answer("302 Found", b"", location), ssl=server_side) as server:
         result, _ = await run(http, url=f"https://real.example:{server.port}/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
@@ -10,21 +11,24 @@ from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from examples.task_service.tests.accounts_support import START
 from examples.task_service.tests.service_support import lean_once
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from msk_auth import KeyLimits
+from msk_auth import CredentialKind, KeyLimits, Principal
 from msk_auth.errors import Problem, StoreUnavailable, TooManyAttempts
+from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service import login_cookie, web
 from task_service.accounts.config import ServiceConfig
-from task_service.accounts.login import LoggedIn
+from task_service.accounts.login import Login
 from task_service.accounts.roles import ADMIN, KEY_PERMISSIONS, ROLE_PERMISSIONS
+from task_service.accounts.sessions import LoggedIn, Sessions
 from task_service.accounts.users import User
 from task_service.errors import LoginFailed
 from task_service.web import CONTENT_SECURITY_POLICY, REFERENCE_POLICY, assets
-from task_service.web.pages import PageLogins, Pages, PageUser, local_path
+from task_service.web.pages import Pages, initials, local_path
 
 USER_PERMISSIONS = frozenset({"keys:manage", "tasks:read", "tasks:run", "tasks:write"})
 TOKEN = "eyJh.eyJz.c2ln"
@@ -47,41 +51,58 @@ PAGES = [
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
 
 
-class FakeLogins(PageLogins):
+class FakePages(Pages):
     """One user, `ada`, whose password is `right`."""
 
-    def __init__(self) -> None:
-        self.user = PageUser("ada", USER_PERMISSIONS | {*ADMIN_PAGES.values()}, ("admin",))
-        self.logged_in: set[str] = set()
+    def __init__(self, key_limits: Callable[[], Awaitable[KeyLimits]]) -> None:
         self.failing: Problem | None = None
+        self.logged_in: set[str] = set()
+        self.knows("ada", USER_PERMISSIONS | {*ADMIN_PAGES.values()})
+        login = mock.create_autospec(Login, passwords_on=True)
+        login.log_in = self.log_in
+        super().__init__(
+            mock.create_autospec(FastAPIAuth), login, self._sessions(), key_limits=key_limits
+        )
 
-    async def log_in(self, username: str, password: str, *, request: Request) -> LoggedIn:
+    def knows(self, username: str, permissions: frozenset[str]) -> None:
+        """The user from now on."""
+        user = User("usr_1", username, ("admin",), False, START, None, True)
+        kind = CredentialKind.INTERACTIVE
+        self.known = Principal(user.to_owner(), kind, permissions, START, session_id="ses_1")
+
+    async def log_in(self, username: str, password: str) -> LoggedIn:
         if self.failing is not None:
             raise self.failing
         if (username, password) != ("ada", "right"):
             raise LoginFailed
         self.logged_in.add(TOKEN)
-        return LoggedIn(TOKEN, 3600, mock.create_autospec(User), "ses_1")
+        return LoggedIn(TOKEN, 3600, self.known.user, "ses_1")
 
-    async def log_out(self, request: Request) -> None:
-        self.logged_in.discard(login_cookie.read(request.scope["headers"]) or "")
-
-    async def current_user(self, request: Request) -> PageUser | None:
+    async def principal(self, request: Request) -> Principal[User] | None:
         if self.failing is not None:
             raise self.failing
         token = login_cookie.read(request.scope["headers"])
-        return self.user if token in self.logged_in else None
+        return self.known if token in self.logged_in else None
+
+    def _sessions(self) -> Sessions:
+        async def end(session_id: str, *, by: Principal[User]) -> None:
+            assert (session_id, by) == ("ses_1", self.known)
+            self.logged_in.clear()
+
+        sessions = mock.create_autospec(Sessions)
+        sessions.end = end
+        return sessions
 
 
 class World:
     """The pages, mounted on nothing else."""
 
     def __init__(self) -> None:
-        self.logins = FakeLogins()
         self.limits = KeyLimits()
         app = FastAPI(docs_url=None)
         with mock.patch.object(assets, "lean", lean_once):
-            app.include_router(Pages(self.logins, key_limits=self._key_limits).router())
+            self.pages = FakePages(self._key_limits)
+        app.include_router(self.pages.router())
         self.app = app
         self.client = TestClient(app, base_url="https://tasks.example", follow_redirects=False)
 
@@ -204,7 +225,7 @@ def test_logging_in_sets_the_cookie_and_goes_on(world: World) -> None:
 def test_a_failed_login_is_explained_beside_the_form(
     world: World, failing: Problem | None, status: int, retry_after: str | None, words: str
 ) -> None:
-    world.logins.failing = failing
+    world.pages.failing = failing
     answer = world.client.post(
         "/login", data={"username": "ada", "password": "wr<o>ng", "next": "/keys"}
     )
@@ -256,7 +277,7 @@ def test_a_user_name_is_shown_as_text(world: World) -> None:
     )
     assert "<script>alert" not in answer.text
     world.log_in()
-    world.logins.user = PageUser("<b>ada</b>", USER_PERMISSIONS)
+    world.pages.knows("<b>ada</b>", USER_PERMISSIONS)
     assert "<b>ada</b>" not in world.client.get("/tasks").text
     assert "&lt;b&gt;ada&lt;/b&gt;" in world.client.get("/tasks").text
 
@@ -280,7 +301,7 @@ def test_another_site_can_neither_log_its_visitor_in_nor_out(
     answer = world.client.post(path, data=form, headers=headers)
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
-    assert world.logins.logged_in == {TOKEN}
+    assert world.pages.logged_in == {TOKEN}
 
 
 @pytest.mark.parametrize(
@@ -297,7 +318,7 @@ def test_logging_out_ends_the_session_and_leaves_nothing(world: World) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert answer.headers["clear-site-data"] == '"cache"'
     assert "Max-Age=0" in answer.headers["set-cookie"]
-    assert world.logins.logged_in == set()
+    assert world.pages.logged_in == set()
     assert world.client.get("/logout").status_code == 405
 
 
@@ -349,7 +370,7 @@ def test_no_other_target_is_gone_to(target: str | None) -> None:
 @pytest.mark.parametrize("path", ["/login", *PAGES])
 def test_an_outage_during_login_is_explained_on_the_page(world: World, path: str) -> None:
     world.log_in()
-    world.logins.failing = StoreUnavailable()
+    world.pages.failing = StoreUnavailable()
     answer = world.client.get(path)
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "5"
@@ -379,7 +400,7 @@ def test_a_button_is_shown_only_with_its_permission(
 ) -> None:
     world.log_in()
     assert control in world.client.get(path).text
-    world.logins.user = PageUser("ada", USER_PERMISSIONS - {permission})
+    world.pages.knows("ada", USER_PERMISSIONS - {permission})
     assert control not in world.client.get(path).text
 
 
@@ -390,7 +411,7 @@ def test_a_page_of_administration_needs_its_permission(
     world.log_in()
     entry = f'<a href="{path}"'
     assert entry in world.client.get("/tasks").text
-    world.logins.user = PageUser("ada", USER_PERMISSIONS)
+    world.pages.knows("ada", USER_PERMISSIONS)
     assert entry not in world.client.get("/tasks").text
     refused = world.client.get(path)
     assert refused.status_code == 403
@@ -413,7 +434,7 @@ def test_the_form_of_the_configuration_has_every_setting(world: World) -> None:
 
 def test_a_key_is_offered_only_what_a_key_can_do(world: World) -> None:
     world.log_in()
-    world.logins.user = PageUser("ada", USER_PERMISSIONS | {"admin:config", "tasks:read_all"})
+    world.pages.knows("ada", USER_PERMISSIONS | {"admin:config", "tasks:read_all"})
     page = world.client.get("/keys").text
     assert 'name="scope" value="tasks:read_all"' in page
     assert 'value="admin:config"' not in page
@@ -426,7 +447,7 @@ def test_the_permissions_of_keys_have_words_and_presets_that_the_user_can_give(
     never = {name for name in ROLE_PERMISSIONS[ADMIN] if name.startswith(("admin:", "keys:"))}
     assert set(KEY_PERMISSIONS) == ROLE_PERMISSIONS[ADMIN] - never
     world.log_in()
-    world.logins.user = PageUser("ada", USER_PERMISSIONS)
+    world.pages.knows("ada", USER_PERMISSIONS)
     presets = re.findall(r'name="reach" value="([^"]+)"( checked)?', world.client.get("/keys").text)
     assert presets == [
         ("tasks:read", ""),
@@ -435,7 +456,7 @@ def test_the_permissions_of_keys_have_words_and_presets_that_the_user_can_give(
         ("some", ""),
         ("all", ""),
     ]
-    world.logins.user = PageUser("ada", frozenset({"keys:manage", "tasks:read"}))
+    world.pages.knows("ada", frozenset({"keys:manage", "tasks:read"}))
     presets = re.findall(r'name="reach" value="([^"]+)"', world.client.get("/keys").text)
     assert presets == ["tasks:read", "some", "all"]
 
@@ -482,8 +503,8 @@ def test_the_pages_are_no_part_of_the_api_document(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("username", "initials"),
+    ("username", "shown"),
     [("ada", "A"), ("ada.lovelace", "AL"), ("a-b-c", "AB"), ("…", "…"), ("émile", "É")],
 )
-def test_the_avatar_shows_initials(username: str, initials: str) -> None:
-    assert PageUser(username, frozenset()).initials == initials
+def test_the_avatar_shows_initials(username: str, shown: str) -> None:
+    assert initials(username) == shown

@@ -13,18 +13,19 @@ import pytest
 from examples.task_service.tests.accounts_support import KINDS
 from examples.task_service.tests.accounts_support import World as Accounts
 from examples.task_service.tests.accounts_support import world as accounts_world
-from examples.task_service.tests.runs_support import Config, principal, registry
+from examples.task_service.tests.runs_support import Config, principal, registry, to_be_stopped
 from sqlalchemy import delete
 
-from msk_auth import AsyncAuthenticator, CreatedKey, Principal
+from msk_auth import AsyncAuthenticator, Principal
 from msk_auth.events import LeakedKey, LeakLocation
+from msk_auth.keys import CreatedKey
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.key_audit import KeyAudit
 from task_service.accounts.users import User
 from task_service.db import schema
 from task_service.tasks.models import NewTask, Run, RunState
+from task_service.tasks.next_run import KEY_EXPIRED, KEY_LEAKED, KEY_REVOKED
 from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.run_keys import KEY_EXPIRED, KEY_LEAKED, KEY_REVOKED
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import AcquiredRun, WorkerRuns
@@ -83,16 +84,10 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
         authenticator = AsyncAuthenticator(
             store, find_owner=accounts.users.find_owner, clock=accounts.clock
         )
-        tasks = Tasks(accounts.db, accounts.clock, registry(config), events)
+        tasks = Tasks(accounts.accounts, registry(config))
         new = NewTask(name="Task", handler="anything", params={"do": "x"})
         task = await tasks.create(principal(ann.id), new)
-        runs = Runs(
-            accounts.db,
-            accounts.clock,
-            config,
-            events,
-            on_change=accounts.audit.record_changes,
-        )
+        runs = Runs(accounts.accounts, config, events)
         yield World(accounts, config, runs, authenticator, ann, login, task.id)
 
 
@@ -150,8 +145,8 @@ async def test_revoking_a_key_leaves_what_it_has_started(it: World) -> None:
     worker = it.worker()
     acquired = await acquire(worker)
     await it.revoke(key)
-    assert await worker.cancelled([acquired]) == frozenset()
-    assert await worker.renew([acquired]) == {run.id}
+    assert await to_be_stopped(worker) == set()
+    assert await worker.renew([acquired]) == [acquired]
     assert await it.outcome(run) == (RunState.RUNNING, None)
 
 
@@ -163,7 +158,7 @@ async def test_a_run_whose_worker_died_does_not_start_again_after_its_key_was_re
     await acquire(it.worker("dead"))
     await it.revoke(key)
     other = it.worker("other")
-    assert await other.reclaim(await other.observed_leases(except_for=[])) == 1
+    assert await other.reclaim(await other.observed_leases()) == 1
     assert await other.acquire(1) == []
     assert await it.outcome(run) == (RunState.CANCELLED, KEY_REVOKED)
 
@@ -173,11 +168,11 @@ async def test_a_leaked_key_takes_all_its_runs_with_it(it: World) -> None:
     running, queued = await it.queue(key), await it.queue(key)
     kept = [await it.queue(other), await it.queue()]
     worker = it.worker()
-    acquired = await acquire(worker)
+    await acquire(worker)
     place = LeakLocation("github", "commit", "https://github.example/1")
     await it.authenticator.revoke_leaked([LeakedKey(key.value.reveal(), place)])
     assert await it.outcome(queued) == (RunState.CANCELLED, KEY_LEAKED)
-    assert await worker.cancelled([acquired]) == {running.id}
+    assert await to_be_stopped(worker) == {running.id}
     assert (await it.outcome(running))[1] == KEY_LEAKED
     assert [(await acquire(worker)).run_id for _ in kept] == [run.id for run in kept]
 
@@ -187,12 +182,12 @@ async def test_an_owner_may_cancel_the_runs_of_a_key_with_it(it: World) -> None:
     running, queued = await it.queue(key), await it.queue(key)
     kept = [await it.queue(other), await it.queue()]
     worker = it.worker()
-    acquired = await acquire(worker)
+    await acquire(worker)
     await it.revoke(key)
     cancelled = await it.runs.cancel_of_key(it.login, key.record.id)
     assert set(cancelled) == {running.id, queued.id}
     assert (await it.outcome(queued))[0] is RunState.CANCELLED
-    assert await worker.cancelled([acquired]) == {running.id}
+    assert await to_be_stopped(worker) == {running.id}
     assert (await it.accounts.actions()).count("run.cancelled") == 2
     assert [(await acquire(worker)).run_id for _ in kept] == [run.id for run in kept]
 

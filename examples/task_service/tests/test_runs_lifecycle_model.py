@@ -28,21 +28,22 @@ from examples.task_service.tests.runs_support import (
     BOB,
     Config,
     FakeClock,
+    accounts_of,
     add_user,
     database,
     principal,
     read_log,
     registry,
 )
+from examples.task_service.tests.service_support import refused_with
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import update
 
-from msk_auth.errors import OwnerDisabled
 from task_service.db.schema import users as users_table
 from task_service.tasks.models import NewTask, Run, RunPriority, RunState
+from task_service.tasks.next_run import OWNER_DISABLED
 from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.owner_rotation import OWNER_DISABLED
 from task_service.tasks.run_log import RunLog
 from task_service.tasks.runs import Runs, cancel_runs_of
 from task_service.tasks.tasks import Tasks
@@ -50,6 +51,7 @@ from task_service.tasks.worker_runs import (
     MAX_ATTEMPTS,
     AcquiredRun,
     LeaseWatch,
+    ObservedLease,
     Outcome,
     WorkerRuns,
 )
@@ -101,8 +103,8 @@ class Lifecycle(RuleBasedStateMachine):
         self.db = self.do(
             self.stack.enter_async_context(database("sqlite", Path(self.folder.name)))
         )
-        tasks = Tasks(self.db, self.clock, registry(self.config), events)
-        self.runs = Runs(self.db, self.clock, self.config, events)
+        tasks = Tasks(accounts_of(self.db, self.clock), registry(self.config))
+        self.runs = Runs(accounts_of(self.db, self.clock), self.config, events)
         new = NewTask(name="Task", handler="anything", params={})
         self.do(add_user(self.db, EVE))
         self.tasks = [(owner, self.do(tasks.create(owner, new)).id) for owner in (ANN, BOB, EVE)]
@@ -165,7 +167,7 @@ class Lifecycle(RuleBasedStateMachine):
         owner, task_id = self.tasks[which]
         self.clock.advance(0.001)
         if owner.owner.id in self.disabled:
-            with pytest.raises(OwnerDisabled):
+            with refused_with("owner_disabled"):
                 self.do(self.runs.request(owner, task_id, priority=priority))
             return
         run = self.do(self.runs.request(owner, task_id, priority=priority))
@@ -208,21 +210,24 @@ class Lifecycle(RuleBasedStateMachine):
         worker = self.workers[index]
         held = self.do(worker.runs.renew([each.run for each in worker.executions]))
         for each in list(worker.executions):
-            if each.run.run_id in held:
+            if each.run in held:
                 each.renewed_at = self.clock.monotonic()
             else:
                 self.put_aside(worker, each)
-        cancelled = self.do(worker.runs.cancelled([each.run for each in worker.executions]))
-        for each in list(worker.executions):
-            if each.run.run_id in cancelled:
-                self.end(worker, each, Outcome(RunState.CANCELLED))
 
     @rule(index=WORKERS)
     def look(self, index: int) -> None:
         worker = self.workers[index]
-        held = [each.run for each in worker.executions]
-        expired = worker.watch.expired(self.do(worker.runs.observed_leases(except_for=held)))
-        self.do(worker.runs.reclaim(expired))
+        leases = self.do(worker.runs.observed_leases())
+        own = {each.run.run_id: each for each in worker.executions}
+        others: list[ObservedLease] = []
+        for lease in leases:
+            each = own.get(lease.run_id)
+            if each is None or not lease.is_of(each.run):
+                others.append(lease)
+            elif lease.cancel_requested:
+                self.end(worker, each, Outcome(RunState.CANCELLED))
+        self.do(worker.runs.reclaim(worker.watch.expired(others)))
 
     @rule(index=WORKERS, pick=PICK, text=st.text("ab", min_size=1, max_size=3))
     def write(self, index: int, pick: int, text: str) -> None:

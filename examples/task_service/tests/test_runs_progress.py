@@ -14,7 +14,8 @@ from msk_auth import SystemClock
 from msk_auth.errors import StoreUnavailable
 from task_service.handlers import HandlerResult, Progress, RunContext
 from task_service.handlers.command import ProgressLines
-from task_service.tasks.run_log import LogReader, RunProgress
+from task_service.tasks.run_log import LogReader
+from task_service.tasks.worker_runs import AcquiredRun, WorkerRuns
 
 pytestmark = pytest.mark.anyio
 
@@ -125,47 +126,41 @@ def test_only_the_start_of_a_possible_report_is_held_back() -> None:
 # How it is written
 
 
-async def test_only_the_latest_of_many_reports_is_written() -> None:
+async def test_the_latest_of_many_reports_is_written_and_again_after_an_outage(
+    sqlite: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved: list[Progress] = []
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    first, last, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    report_progress = WorkerRuns.report_progress
 
-    async def save(progress: Progress) -> None:
+    async def save(self: WorkerRuns, run: AcquiredRun, progress: Progress) -> bool:
         saved.append(progress)
-        begun.set()
-        await go_on.wait()
-
-    it = RunProgress(save, pause=0)
-    keeping = asyncio.create_task(it.keep_saving())
-    it.report(Progress(0.1))
-    await asyncio.wait_for(begun.wait(), 30)
-    begun.clear()
-    for percent in range(11, 100):
-        it.report(Progress(percent / 100))
-    go_on.set()
-    await asyncio.wait_for(begun.wait(), 30)
-    it.report(Progress(0.99))  # nothing new
-    for _ in range(5):
-        await asyncio.sleep(0)
-    keeping.cancel()
-    assert saved == [Progress(0.1), Progress(0.99)]
-
-
-async def test_a_report_is_retried_while_the_database_does_not_answer() -> None:
-    tries: list[Progress] = []
-    done = asyncio.Event()
-
-    async def save(progress: Progress) -> None:
-        tries.append(progress)
-        if len(tries) < 3:
+        first.set()
+        if len(saved) == 2:
             raise StoreUnavailable
-        done.set()
+        if len(saved) == 3:
+            last.set()
+        return await report_progress(self, run, progress)
 
-    it = RunProgress(save, pause=0)
-    keeping = asyncio.create_task(it.keep_saving())
-    it.report(Progress(0.5, "half"))
-    await asyncio.wait_for(done.wait(), 30)
-    keeping.cancel()
-    assert tries == [Progress(0.5, "half")] * 3
+    async def work(context: RunContext) -> HandlerResult:
+        context.report_progress(0.1)
+        await first.wait()
+        for percent in range(11, 100):
+            context.report_progress(percent / 100)
+        await last.wait()
+        context.report_progress(0.99)  # nothing new
+        await release.wait()
+        return HandlerResult(0)
+
+    monkeypatch.setattr("task_service.tasks.execution._PROGRESS_PAUSE", 0.01)
+    monkeypatch.setattr(WorkerRuns, "report_progress", save)
+    async with sqlite.running():
+        run = await sqlite.request(work)
+        await asyncio.wait_for(last.wait(), 60)
+        await asyncio.sleep(0.1)
+        release.set()
+        await sqlite.until(run, "succeeded")
+    assert saved == [Progress(0.1), Progress(0.99), Progress(0.99)]
 
 
 # Readers

@@ -7,8 +7,8 @@ once an hour only, so that it learns of runs from the queue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -21,35 +21,29 @@ from examples.task_service.tests.runs_support import (
     BOB,
     WORK,
     Config,
+    accounts_of,
     migrated,
     registry,
 )
 from examples.task_service.tests.waiting import eventually
 from procrastinate.exceptions import ConnectorException
-from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import func, insert, select, text
 
 from msk_auth import Principal, SystemClock
 from msk_auth.errors import StoreUnavailable
-from task_service.accounts.audit import Audit
-from task_service.accounts.config import ConfigStore
-from task_service.db.engine import POSTGRES_CONNECT, Database, parse_url
-from task_service.db.postgresql import TimeoutConnection
+from task_service.db.engine import Database, parse_url
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import users
 from task_service.handlers import HandlerResult, RunContext
 from task_service.tasks import queue
 from task_service.tasks.models import NewTask, Run, RunPriority, RunState
+from task_service.tasks.next_run import lock_acquiring
 from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.queue import (
-    QueueNotifier,
-    count_live_workers,
-    listen,
-    requeue_stalled_jobs,
-)
+from task_service.tasks.queue import QueueNotifier, listen
 from task_service.tasks.runner import Runner
 from task_service.tasks.runs import Runs
+from task_service.tasks.status import count_live_workers
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import AcquiredRun, LeaseWatch, Outcome, WorkerRuns
 
@@ -61,10 +55,16 @@ LEASE = timedelta(seconds=15)
 
 @dataclass
 class Machine:
-    """A process with a worker."""
+    """A process with a worker.
+
+    Attributes:
+        notified: How many notifications it has received.
+        has_looked: Set after its first look for runs: from then on, a notification alone makes it look.
+    """
 
     runner: Runner
-    executed: list[str] = field(default_factory=list)
+    notified: int = 0
+    has_looked: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -128,13 +128,8 @@ class Deployment:
         concurrency: int = 2,
         poll: timedelta = NEVER,
         is_notified: bool = True,
-        looks: bool = True,
     ) -> AsyncIterator[Machine]:
-        """A machine that works; without `looks` it executes what it is notified of, and finds nothing by itself."""
-
-        async def should_acquire() -> bool:
-            return looks
-
+        """A machine that works."""
         db = Database.open(self.url)
         runner = Runner(
             db,
@@ -145,23 +140,30 @@ class Deployment:
             concurrency=concurrency,
             poll=poll,
             notifier=QueueNotifier(self.url),
-            should_acquire=should_acquire,
         )
         machine = Machine(runner)
+        acquire = runner._worker_runs.acquire
 
-        async def handle_notification(run_id: str) -> None:
-            machine.executed.append(run_id)
-            await runner.handle_notification(run_id)
+        async def note_look(room: int) -> list[AcquiredRun]:
+            acquired = await acquire(room)
+            machine.has_looked.set()
+            return acquired
+
+        runner._worker_runs.acquire = note_look
+
+        async def handle_notification() -> None:
+            machine.notified += 1
+            await runner.handle_notification()
 
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(runner.run())
-            before = await count_live_workers(self.db)
+            before = await count_live_workers(self.db) or 0
             if is_notified:
                 group.create_task(listen(self.url, handle_notification, stop=stop))
 
                 async def is_registered() -> bool:
-                    return await count_live_workers(self.db) > before
+                    return (await count_live_workers(self.db) or 0) > before
 
                 await eventually(is_registered)
             try:
@@ -197,8 +199,8 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
             db,
             clock,
             config,
-            Runs(db, clock, config, LocalEvents(), notifier=QueueNotifier(url)),
-            Tasks(db, clock, registry(config), LocalEvents()),
+            Runs(accounts_of(db, clock), config, LocalEvents(), notifier=QueueNotifier(url)),
+            Tasks(accounts_of(db, clock), registry(config)),
         )
 
 
@@ -224,7 +226,7 @@ async def test_the_job_is_committed_with_the_run_or_not_at_all(deployment: Deplo
 
     async def notify_and_fail() -> None:
         async with deployment.db.write() as connection:
-            await notifier.notify(connection, ["run_lost"])
+            await notifier.notify(connection, "run_lost")
             raise LookupError
 
     with pytest.raises(LookupError):
@@ -244,11 +246,12 @@ async def test_a_queue_that_cannot_be_written_to_queues_no_run(deployment: Deplo
 
 async def test_a_notification_wakes_a_worker_in_another_process(deployment: Deployment) -> None:
     executed = work()
-    async with deployment.machine(looks=False) as machine:
+    async with deployment.machine() as machine:
+        await machine.has_looked.wait()
         run = await deployment.request()
         over = await deployment.until_over(run)
         assert (over.state, over.attempt) == (RunState.SUCCEEDED, 1)
-    assert machine.executed == [run.id]
+    assert machine.notified == 1
     assert executed == [(run.id, 1)]
     assert await deployment.jobs() == []
     assert await count_live_workers(deployment.db) == 0
@@ -295,34 +298,29 @@ async def test_duplicate_jobs_execute_a_run_once(deployment: Deployment) -> None
 
         await eventually(silent)
     # The run may have been found by polling before its job arrived.
-    assert one.executed + two.executed in ([run.id] * 4, [run.id] * 3)
+    assert one.notified + two.notified in {3, 4}
     assert executed == [(run.id, 1)]
 
 
-async def test_the_job_of_a_killed_worker_is_requeued(deployment: Deployment) -> None:
-    work()
-    run = await deployment.request()
+async def test_the_job_of_a_killed_worker_is_deleted(deployment: Deployment) -> None:
+    for _ in range(2):
+        await deployment.request()
     await deployment.execute(
-        "WITH dead AS (INSERT INTO procrastinate_workers (last_heartbeat)"
-        " VALUES (now() - interval '1 minute') RETURNING id)"
-        " UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT id FROM dead)"
+        "WITH living AS (INSERT INTO procrastinate_workers (last_heartbeat) VALUES (now()) RETURNING id)"
+        " UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT id FROM living)"
     )
-    assert await count_live_workers(deployment.db) == 0
-    async with deployment.machine():
+    app = queue._app(parse_url(deployment.url))
+    async with app.open_async():
+        await queue._delete_stalled_jobs(app)
+        assert len(await deployment.jobs()) == 2
+        assert await count_live_workers(deployment.db) == 1
+        await deployment.execute(
+            "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 minute'"
+        )
+        assert await count_live_workers(deployment.db) == 0
         # The workers do this among themselves, every fifteen seconds.
-        await requeue_stalled_jobs(deployment.url)
-        assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
-
-
-async def test_a_job_that_has_a_successor_is_dropped(deployment: Deployment) -> None:
-    run = await deployment.request()
-    await deployment.execute("UPDATE procrastinate_jobs SET status = 'doing'")
-    async with deployment.db.write() as connection:
-        await QueueNotifier(deployment.url).notify(connection, [run.id])
-    assert len(await deployment.jobs()) == 2
-    await requeue_stalled_jobs(deployment.url)
-
-    assert await deployment.jobs() == [(run.id, "todo")]
+        await asyncio.gather(*(queue._delete_stalled_jobs(app) for _ in range(2)))
+    assert await deployment.jobs() == []
 
 
 async def test_a_worker_without_room_leaves_jobs_to_others(deployment: Deployment) -> None:
@@ -334,14 +332,16 @@ async def test_a_worker_without_room_leaves_jobs_to_others(deployment: Deploymen
         return HandlerResult(0)
 
     work(wait)
-    async with deployment.machine(concurrency=1, looks=False) as busy:
+    async with deployment.machine(concurrency=1) as busy:
+        await busy.has_looked.wait()
         first = await deployment.request()
         await asyncio.wait_for(began.wait(), 60)
-        async with deployment.machine(concurrency=1, looks=False) as idle:
+        async with deployment.machine(concurrency=1) as idle:
+            await idle.has_looked.wait()
             began.clear()
             second = await deployment.request()
             await asyncio.wait_for(began.wait(), 60)
-            assert (busy.executed, idle.executed) == ([first.id], [second.id])
+            assert (busy.notified, idle.notified) == (1, 1)
             release.set()
             for run in (first, second):
                 assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
@@ -353,11 +353,9 @@ async def test_a_job_that_waits_for_room_gets_it_when_a_poll_finds_nothing(
     looked, found_nothing = asyncio.Event(), asyncio.Event()
     acquire = WorkerRuns.acquire
 
-    async def look_too_early(
-        self: WorkerRuns, room: int, *, announced: str | None = None
-    ) -> list[AcquiredRun]:
+    async def look_too_early(self: WorkerRuns, room: int) -> list[AcquiredRun]:
         if looked.is_set():
-            return await acquire(self, room, announced=announced)
+            return await acquire(self, room)
         looked.set()
         await found_nothing.wait()
         return []
@@ -369,7 +367,7 @@ async def test_a_job_that_waits_for_room_gets_it_when_a_poll_finds_nothing(
         run = await deployment.request()
 
         async def received() -> bool:
-            return machine.executed == [run.id]
+            return machine.notified == 1
 
         await eventually(received)
         found_nothing.set()
@@ -417,86 +415,9 @@ async def test_a_run_reclaimed_from_a_killed_worker_is_announced_again(
     assert await workers[0].acquire(1)
     await deployment.execute("DELETE FROM procrastinate_jobs")
     watch = LeaseWatch(deployment.clock, timedelta(0))
-    assert (
-        await workers[1].reclaim(watch.expired(await workers[1].observed_leases(except_for=[])))
-        == 1
-    )
+    assert await workers[1].reclaim(watch.expired(await workers[1].observed_leases())) == 1
 
     assert await deployment.jobs() == [(run.id, "todo")]
-
-
-@contextmanager
-def counted_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
-    """How often this process has waited for PostgreSQL since the previous call."""
-    real, waits = TimeoutConnection.wait, 0
-
-    async def wait(self: TimeoutConnection, gen: Any, *more: Any) -> Any:
-        nonlocal waits
-        was_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
-        has_waited = False
-
-        def counted() -> Generator[Any, Any, Any]:
-            nonlocal has_waited
-            try:
-                wanted = next(gen)
-                while True:
-                    has_waited = True
-                    wanted = gen.send((yield wanted))
-            except StopIteration as end:
-                return end.value
-
-        result = await real(self, counted(), *more)
-        has_begun = was_idle and self.pgconn.transaction_status == TransactionStatus.INTRANS
-        # The driver waits for BEGIN first.
-        waits += has_waited + has_begun
-        return result
-
-    def since() -> int:
-        nonlocal waits
-        waits, seen = 0, waits
-        return seen
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TimeoutConnection, "wait", wait)
-        yield since
-
-
-async def test_how_often_a_run_waits_for_the_database(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a handler that prints nothing. A run used to wait eleven times, and so did each of four at once."""
-    config = ConfigStore(
-        deployment.db, deployment.clock, audit=Audit(deployment.db, deployment.clock)
-    )
-    worker = WorkerRuns(
-        deployment.db,
-        deployment.clock,
-        config,
-        worker_id="w",
-        lease=LEASE,
-        notifier=QueueNotifier(deployment.url),
-    )
-    alone = await deployment.request()
-    with counted_waits(monkeypatch) as waits:
-        (run,) = await worker.acquire(4, announced=alone.id)
-        # The settings, BEGIN, the owner's turn, the run, the end of the turn, COMMIT.
-        assert waits() == 6
-        assert await worker.finish(run, Outcome(RunState.SUCCEEDED), None)
-        assert waits() == 1
-
-        requested = [await deployment.request() for _ in range(4)]
-        waits()
-        together = await worker.acquire(4, announced=requested[0].id)
-        # The jobs of the other three are withdrawn.
-        assert (len(together), waits()) == (4, 7)
-        ends = (worker.finish(each, Outcome(RunState.SUCCEEDED), None) for each in together)
-        assert await asyncio.gather(*ends) == [True] * 4
-        assert waits() == 1
-
-        await asyncio.gather(*(deployment.request() for _ in range(4)))
-        # BEGIN, the owner, the task, the runs (the driver waits twice for several rows), their last number, the owner's
-        # turn, the jobs, COMMIT.
-        assert waits() == 9
 
 
 async def test_a_run_that_is_being_cancelled_keeps_no_worker_waiting(
@@ -504,6 +425,7 @@ async def test_a_run_that_is_being_cancelled_keeps_no_worker_waiting(
 ) -> None:
     """Nor can the two wait for each other, as one that starts several runs and one that cancels several could."""
     first, second = [await deployment.request() for _ in range(2)]
+    theirs = await deployment.request(BOB)
     async with AsyncExitStack() as stack:
         worker = deployment.worker(stack, 1)
         async with deployment.db.write() as connection:
@@ -511,9 +433,24 @@ async def test_a_run_that_is_being_cancelled_keeps_no_worker_waiting(
                 select(runs_table.c.id).where(runs_table.c.id == first.id).with_for_update()
             )
             acquired = await worker.acquire(2)
-        assert [run.run_id for run in acquired] == [second.id]
+        assert [run.run_id for run in acquired] == [theirs.id, second.id]
         # It was not cancelled after all.
         assert [run.run_id for run in await worker.acquire(2)] == [first.id]
+
+
+async def test_a_worker_that_freezes_while_it_acquires_keeps_no_other_waiting(
+    deployment: Deployment,
+) -> None:
+    run = await deployment.request()
+    frozen = Database.open(deployment.url)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(frozen.close)
+        worker = deployment.worker(stack, 1)
+        connection = await stack.enter_async_context(frozen.engine.connect())
+        await lock_acquiring(connection)
+        acquired = await worker.acquire(1)
+        await connection.invalidate()
+    assert [each.run_id for each in acquired] == [run.id]
 
 
 async def test_the_limit_of_concurrent_runs_holds_across_machines(
@@ -535,9 +472,6 @@ async def test_the_limit_of_concurrent_runs_holds_across_machines(
                 .group_by(runs_table.c.owner_id)
             )
             assert dict([tuple(row) for row in running]) == {"usr_ann": 3, "usr_bob": 3}
-        # A notification makes no difference.
-        announced = (each.acquire(1, announced="run_x") for each in workers)
-        assert await asyncio.gather(*announced) == [[]] * 4
         done = held[0]
         worker = next(each for each in workers if each._worker_id == done.worker_id)
         await worker.finish(done, Outcome(RunState.SUCCEEDED), None)
@@ -556,9 +490,9 @@ async def test_a_worker_survives_the_loss_of_its_queue_connection(deployment: De
         assert (await deployment.until_over(await deployment.request())).state is RunState.SUCCEEDED
 
         async def received() -> bool:
-            run = await deployment.request()
-            await deployment.until_over(run)
-            return run.id in machine.executed
+            before = machine.notified
+            await deployment.until_over(await deployment.request())
+            return machine.notified > before
 
         await eventually(received)
 
@@ -597,40 +531,3 @@ async def test_the_queue_replaces_a_connection_that_the_server_has_closed_withou
         async with deployment.db.write() as connection:
             await connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
         assert (await app.connector.execute_query_one_async(own_pid))["pid"] != pid
-
-
-@pytest.mark.parametrize(
-    ("url", "settings"),
-    [
-        (
-            "postgresql://u:p%40ss@db.test:5433/tasks?sslmode=verify-full",
-            {
-                "host": "db.test",
-                "port": 5433,
-                "dbname": "tasks",
-                "user": "u",
-                "password": "p@ss",
-                "sslmode": "verify-full",
-            },
-        ),
-        (
-            "postgresql:///tasks?host=/run/postgresql",
-            {"host": "/run/postgresql", "dbname": "tasks"},
-        ),
-    ],
-)
-def test_the_queue_connects_as_the_service_does(url: str, settings: dict[str, Any]) -> None:
-    given = QueueNotifier(url)._app.connector._pool_args["kwargs"]
-    names = ("host", "port", "dbname", "user", "password", "sslmode")
-    assert {name: given[name] for name in names if name in given} == settings
-    assert given["connect_timeout"] == POSTGRES_CONNECT["connect_timeout"]
-
-
-async def test_workers_that_wait_for_turns_do_not_deadlock(deployment: Deployment) -> None:
-    """More workers than owners: all turns are locked most of the time, and each moves while other workers wait for it."""
-    deployment.config.settings.max_concurrent_runs_per_user = 100
-    requested = [await deployment.request(who) for _ in range(24) for who in (ANN, BOB)]
-    async with AsyncExitStack() as stack:
-        workers = [deployment.worker(stack, number) for number in range(6)]
-        acquired = await asyncio.gather(*(worker.acquire(1) for worker in workers * 8))
-    assert {run.run_id for each in acquired for run in each} == {run.id for run in requested}

@@ -190,54 +190,6 @@ def test_an_origin_is_accepted_whole_or_refused(text: str) -> None:
     assert not set(host) & set("/?#@\\ ")
 
 
-def test_a_database_behind_a_link_is_private_where_it_is(
-    environment: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "link.sqlite3").symlink_to(tmp_path / "disk" / "db")
-    environment.setenv("TASK_SERVICE_DATABASE_URL", f"sqlite:///{tmp_path}/link.sqlite3")
-    ends = ("", "-wal", "-shm", "-journal")
-    assert load_settings().private_paths == (
-        tmp_path / "task-service",
-        *(tmp_path / "disk" / f"db{end}" for end in ends),
-    )
-
-
-@pytest.mark.parametrize(
-    ("query", "variables", "files"),
-    [
-        ("", {}, ["home/.pgpass"]),
-        ("?passfile=/run/pgpass", {"PGPASSFILE": "/other"}, ["/run/pgpass"]),
-        ("?passfile=/run/a&passfile=/run/b", {}, ["/run/a", "/run/b"]),
-        (
-            "?sslkey=/run/key",
-            {"PGPASSFILE": "/run/pgpass", "PGSERVICEFILE": "/run/services"},
-            ["/run/pgpass", "/run/key", "/run/services"],
-        ),
-        ("", {"PGSSLKEY": "/run/key"}, ["home/.pgpass", "/run/key"]),
-    ],
-)
-def test_what_postgresqls_client_reads_secrets_from_is_private(
-    environment: pytest.MonkeyPatch,
-    tmp_path: Path,
-    query: str,
-    variables: dict[str, str],
-    files: list[str],
-) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / ".pgpass").touch()
-    for name in ("PGPASSFILE", "PGSSLKEY", "PGSERVICEFILE"):
-        environment.delenv(name, raising=False)
-    environment.setenv("HOME", str(tmp_path / "home"))
-    for name, value in variables.items():
-        environment.setenv(name, value)
-    environment.setenv("TASK_SERVICE_DATABASE_URL", f"postgresql://ann@db/tasks{query}")
-    assert load_settings().private_paths == (
-        tmp_path / "task-service",
-        *(tmp_path / file for file in files),
-    )
-
-
 def test_the_data_folder_is_made_for_its_owner_only(
     environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

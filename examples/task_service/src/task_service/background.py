@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, ClassVar, Self
 
 _log = logging.getLogger(__name__)
 
@@ -22,14 +23,48 @@ def begin(work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
     return task
 
 
-async def end(task: asyncio.Task[None]) -> None:
-    """Cancel a task of :func:`begin`, and wait until it has ended.
+async def end(*tasks: asyncio.Task[None], grace: float = 0.0) -> None:
+    """Cancel tasks, such as those of :func:`begin`, and wait until they have ended.
+
+    Args:
+        tasks: Those to end.
+        grace: For how many seconds tasks that were told to stop may finish what they do. Drivers leave a connection to the
+            garbage collector if they are cancelled while they open it.
 
     Raises:
-        asyncio.CancelledError: The caller itself was cancelled; the task's own end raises nothing.
+        asyncio.CancelledError: The caller itself was cancelled; the tasks' own ends raise nothing.
     """
-    task.cancel()
-    await asyncio.wait([task])
+    if grace:
+        await asyncio.wait(tasks, timeout=grace)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+class Flushing(ABC):
+    """Collects in memory what no request waits for. It is written once a minute while this is open, and at the end."""
+
+    flush_seconds: ClassVar[float] = 60.0
+    _flusher: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Write what was collected, or keep it for the next call if the database does not answer."""
+
+    async def __aenter__(self) -> Self:
+        self._flusher = begin(self._flush_periodically(), name=f"flush {type(self).__name__}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._flusher is not None:
+            await end(self._flusher)
+            self._flusher = None
+        await self.flush()
+
+    async def _flush_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(self.flush_seconds)
+            await self.flush()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -12,10 +12,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Final, NoReturn, TextIO
+from functools import wraps
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TextIO
 from urllib.parse import urlsplit
 
 import click
@@ -44,6 +45,9 @@ from .worker import RUN_GRACE, Worker
 _REQUEST_GRACE_SECONDS: Final = 10
 
 
+P = ParamSpec("P")
+
+
 class _Commands(click.Group):
     """Prints an error of this package in one line; a bug keeps its traceback."""
 
@@ -53,6 +57,22 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except MskAuthError as error:
             raise click.ClickException(str(error)) from None
+
+
+def _on_services(
+    work: Callable[Concatenate[Services, P], Awaitable[None]],
+) -> Callable[P, None]:
+    """A command that works on a migrated database, with the parts of the service."""
+
+    @wraps(work)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def with_services() -> None:
+            async with _services(load_settings()) as services:
+                await work(services, *args, **kwargs)
+
+        asyncio.run(with_services())
+
+    return run
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -87,7 +107,6 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         grace_seconds=_REQUEST_GRACE_SECONDS,
         on_started=lambda: _start(services),
         on_stopping=services.stopping.set,
-        trusted_proxies=settings.trusted_proxies,
     )
     # uvicorn raises the signal that stopped it again once it is done.
     signal.signal(signal.SIGTERM, _leave)
@@ -152,16 +171,7 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
 )
 def migrate(finish: bool, new_secrets: bool, new_deployment: bool) -> None:
     """Bring the database to this version's schema. `serve` and `worker` do it too."""
-    later = asyncio.run(
-        _migrate_only(
-            load_settings(), finish=finish, new_secrets=new_secrets, new_deployment=new_deployment
-        )
-    )
-    click.echo("The database has this version's schema.")
-    if later:
-        click.echo(
-            "Once no process of an older version is left, run: task-service migrate --finish"
-        )
+    asyncio.run(_migrate(load_settings(), finish, new_secrets, new_deployment))
 
 
 @main.command("copy-data")
@@ -202,15 +212,23 @@ def copy_data(source: str, target: str) -> None:
     type=click.File("r", encoding="utf-8"),
     help="An export of the audit log with format=jsonl that is newer than the backup; - reads standard input.",
 )
-def after_restore(audit_log: TextIO | None) -> None:
+@_on_services
+async def after_restore(services: Services, audit_log: TextIO | None) -> None:
     """End what a restored backup would bring back. Run it before any process starts on the database.
 
     Runs that were queued or running are cancelled and logins end. With an export of the audit log, keys that were
-    revoked since the backup are revoked again and users disabled again; other changes since then that you have to make
-    again are listed.
+    revoked since the backup are revoked again and users disabled again; other changes since then are listed, so that you
+    can make them again.
     """
     changes = AuditedChanges.read(() if audit_log is None else audit_log)
-    asyncio.run(_after_restore(load_settings(), changes))
+    newest = await services.audit.list(AuditQuery(), limit=1)
+    for entry in newest.items:
+        click.echo(f"The newest entry of the audit log here: {entry.at.isoformat()}")
+    done = await refuse_what_ended(services, changes)
+    click.echo(f"Runs cancelled: {done.runs}. Logins ended: {done.sessions}.")
+    click.echo(f"Keys revoked: {done.keys}. Users disabled: {done.users}.")
+    for line in await list_actions(services, changes):
+        click.echo(f"Not repeated: {line}")
     if audit_log is None:
         click.echo(
             "Keys that were revoked and users who were disabled since the backup are active."
@@ -233,43 +251,57 @@ def users() -> None:
     is_flag=True,
     help="Read the password from standard input instead of printing a link to choose one.",
 )
-def create_user(name: str, role: str, password_stdin: bool) -> None:
+@_on_services
+async def create_user(services: Services, name: str, role: str, password_stdin: bool) -> None:
     """Add the user NAME, and print a one-time link with which they choose their password."""
-    password = sys.stdin.readline().rstrip("\r\n") if password_stdin else None
-    asyncio.run(_create_user(load_settings(), name, role, password))
+    if password_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+        user = await services.users.create(name, [role], password=password)
+        click.echo(f"{user.username} can log in.")
+    else:
+        invitation = await services.invitations.create_user(name, [role])
+        click.echo(f"{invitation.user.username} can choose a password, once, with this link:")
+        click.echo(invitation.url(services.settings.base_url))
 
 
 @users.command("disable")
 @click.argument("name")
-def disable_user(name: str) -> None:
+@_on_services
+async def disable_user(services: Services, name: str) -> None:
     """Refuse every login and every key of the user or service account NAME."""
-    asyncio.run(_disable_user(load_settings(), name))
+    user = await services.users.get_by_name(name)
+    store = services.service_accounts if user.service_account else services.users
+    await store.change(user.id, disabled=True)
+    click.echo(f"{user.username} is disabled.")
 
 
 @main.command()
 def doctor() -> None:
-    """Check settings, files, database and port, and print what to do about each problem."""
-    all_ok = True
-    for finding in examine():
-        all_ok = all_ok and finding.ok
+    """Check settings, files and database, and print what to do about each problem."""
+    findings = examine()
+    for finding in findings:
         click.echo(f"{'ok' if finding.ok else 'problem':8} {finding.subject}: {finding.message}")
-    if not all_ok:
-        sys.exit(1)
+    sys.exit(not all(finding.ok for finding in findings))
 
 
-async def _prepare(settings: Settings) -> None:
-    async with _services(settings) as services:
-        await services.worker.check_commands(execute=True)
-
-
-async def _migrate_only(
-    settings: Settings, *, finish: bool, new_secrets: bool, new_deployment: bool
-) -> list[str]:
+async def _migrate(
+    settings: Settings, finish: bool, new_secrets: bool, new_deployment: bool
+) -> None:
     async with _services(settings, new_secrets=new_secrets) as services:
         if new_deployment:
             await forget_deployment_id(services.db)
         # Opening the services has migrated already; this applies and reports what remains.
-        return await migrate_database(services.db, finish=finish)
+        later = await migrate_database(services.db, finish=finish)
+    click.echo("The database has this version's schema.")
+    if later:
+        click.echo(
+            "Once no process of an older version is left, run: task-service migrate --finish"
+        )
+
+
+async def _prepare(settings: Settings) -> None:
+    async with _services(settings):
+        pass
 
 
 async def _start(services: Services) -> None:
@@ -342,7 +374,6 @@ async def _work(settings: Settings, grace: timedelta) -> None:
     worker = Worker.build(settings, observer=RunMetrics(registry))
     try:
         await migrate_database(worker.db)
-        await worker.check_commands(execute=True)
         logging.getLogger(__name__).info("executing runs as %s", worker.runner.worker_id)
         with _worker_metrics(settings, registry):
             _notify_systemd()
@@ -376,44 +407,13 @@ async def end_the_rest(seconds: float = 5.0) -> None:
         os._exit(0)
 
 
-async def _after_restore(settings: Settings, changes: AuditedChanges) -> None:
-    async with _services(settings) as services:
-        newest = await services.audit.list(AuditQuery(), limit=1)
-        for entry in newest.items:
-            click.echo(f"The newest entry of the audit log here: {entry.at.isoformat()}")
-        done = await refuse_what_ended(services, changes)
-        click.echo(f"Runs cancelled: {done.runs}. Logins ended: {done.sessions}.")
-        click.echo(f"Keys revoked: {done.keys}. Users disabled: {done.users}.")
-        for line in await list_actions(services, changes):
-            click.echo(f"To be done by you: {line}")
-
-
-async def _create_user(settings: Settings, name: str, role: str, password: str | None) -> None:
-    async with _services(settings) as services:
-        if password is None:
-            invitation = await services.invitations.create_user(name, [role])
-            click.echo(f"{invitation.user.username} can choose a password, once, with this link:")
-            click.echo(invitation.url(settings.base_url))
-        else:
-            user = await services.users.create(name, [role], password=password)
-            click.echo(f"{user.username} can log in.")
-
-
-async def _disable_user(settings: Settings, name: str) -> None:
-    async with _services(settings) as services:
-        user = await services.users.get_by_name(name)
-        store = services.service_accounts if user.service_account else services.users
-        await store.change(user.id, disabled=True)
-        click.echo(f"{user.username} is disabled.")
-
-
 @asynccontextmanager
 async def _services(settings: Settings, *, new_secrets: bool = False) -> AsyncGenerator[Services]:
     """The parts of the service on a migrated database, for a command.
 
     The first command on a database decides which secrets belong to it.
     """
-    services = Services.build(settings)
+    services = Services(settings)
     try:
         await migrate_database(services.db)
         if new_secrets:

@@ -63,18 +63,19 @@ async def forget_deployment_id(db: Database) -> None:
         await connection.execute(delete(deployment).where(_COLUMNS.name == _ID))
 
 
-async def secrets_match(db: Database, fingerprints: Mapping[str, str]) -> bool:
-    """Whether these are the secrets of the other processes, or none are stored yet.
+async def check_secrets(db: Database, fingerprints: Mapping[str, str]) -> None:
+    """Check that these are the secrets of the other processes, or that none are stored yet.
 
     Args:
         db: A database of this version's schema.
         fingerprints: By the names of this process's peppers and token keys; empty if there is no file.
 
     Raises:
+        ConfigurationError: The secrets do not match.
         StoreUnavailable: The database does not answer.
     """
     async with db.read() as connection:
-        return _match(await _stored(connection), fingerprints)
+        await _read_matching(connection, fingerprints)
 
 
 async def agree_on_secrets(db: Database, fingerprints: Mapping[str, str]) -> None:
@@ -87,19 +88,13 @@ async def agree_on_secrets(db: Database, fingerprints: Mapping[str, str]) -> Non
         StoreUnavailable: The database does not answer.
     """
     async with db.read() as connection:
-        stored = await _stored(connection)
-    if stored.items() >= fingerprints.items() and _match(stored, fingerprints):
+        stored = await _read_matching(connection, fingerprints)
+    if stored.items() >= fingerprints.items():
         return
     async with db.write() as connection:
         # Of two processes that are first at the same moment, one must see the other's.
         await lock_table(connection, secret_checks)
-        stored = await _stored(connection)
-        if not _match(stored, fingerprints):
-            raise ConfigurationError(
-                "The secrets in the data folder are not those with which the keys and logins in this database were made."
-                " Copy secrets.json from a machine that serves it. If that file is lost, run"
-                " task-service migrate --new-secrets: all keys and logins made with it are lost too."
-            )
+        stored = await _read_matching(connection, fingerprints)
         for pepper_id in sorted(fingerprints.keys() - stored.keys()):
             await connection.execute(
                 insert(secret_checks).values(
@@ -118,20 +113,21 @@ async def forget_secrets(db: Database) -> None:
         await connection.execute(delete(secret_checks))
 
 
-def _match(stored: Mapping[str, str], fingerprints: Mapping[str, str]) -> bool:
+async def _read_matching(
+    connection: AsyncConnection, fingerprints: Mapping[str, str]
+) -> dict[str, str]:
+    """The stored fingerprints; raises as :func:`check_secrets`."""
+    found = await connection.execute(select(secret_checks.c.pepper_id, secret_checks.c.fingerprint))
+    stored = {row.pepper_id: row.fingerprint for row in found}
     shared = stored.keys() & fingerprints.keys()
-    return all(stored[name] == fingerprints[name] for name in shared) and all(
-        # An older version stored none of token keys.
-        not of_kind or bool(of_kind & shared)
-        for of_kind in (
-            {name for name in stored if name.startswith(TOKEN_KEY)},
-            {name for name in stored if not name.startswith(TOKEN_KEY)},
+    # An older version stored none of token keys.
+    kinds = {name.startswith(TOKEN_KEY) for name in stored}
+    if kinds != {name.startswith(TOKEN_KEY) for name in shared} or any(
+        stored[name] != fingerprints[name] for name in shared
+    ):
+        raise ConfigurationError(
+            "The secrets in the data folder are missing, or not those with which the keys and logins in this database"
+            " were made. Copy secrets.json from a machine that serves it. If that file is lost, run"
+            " task-service migrate --new-secrets: all keys and logins made with it are lost too."
         )
-    )
-
-
-async def _stored(connection: AsyncConnection) -> dict[str, str]:
-    result = await connection.execute(
-        select(secret_checks.c.pepper_id, secret_checks.c.fingerprint)
-    )
-    return {row.pepper_id: row.fingerprint for row in result}
+    return stored

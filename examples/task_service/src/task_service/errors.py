@@ -156,7 +156,7 @@ class RunQueueFull(Problem):
 
 
 class TooManyRequests(Problem):
-    """The client's address, or the user, has reached the limit of concurrent requests (RFC 6585, section 4)."""
+    """The user has reached the limit of concurrent requests (RFC 6585, section 4)."""
 
     status = 429
     code = "too_many_requests"
@@ -185,13 +185,13 @@ class BodyTooLarge(Problem):
     default_detail = "The request body is larger than 1 MiB. Send a smaller one."
 
 
-class BodyTooSlow(Problem):
-    """The body did not arrive in time (RFC 9110, section 15.5.9)."""
+class LengthRequired(Problem):
+    """The request does not state the length of its body (RFC 9110, section 15.5.12)."""
 
-    status = 408
-    code = "body_too_slow"
-    title = "The request body is too slow"
-    default_detail = "The request body did not arrive in time. Send the request again."
+    status = 411
+    code = "length_required"
+    title = "The length of the body is missing"
+    default_detail = "Send the body with a Content-Length, and not in chunks."
 
 
 class MisdirectedRequest(Problem):

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from msk_auth.errors import CrossOriginRefused, RequestMalformed
+from msk_auth.errors import Forbidden, RequestMalformed
 from msk_auth.integrations import is_same_origin
 
 from .accounts.oidc import PENDING_FOR, PendingLogin
@@ -143,7 +143,7 @@ class LoginCookie:
 
     Raises:
         RequestMalformed: The request has a bearer credential beside the cookie.
-        CrossOriginRefused: Another site may have sent it.
+        Forbidden: Another site may have sent it.
         MisdirectedRequest: Its host is not this service.
     """
 
@@ -169,7 +169,7 @@ class LoginCookie:
         if self._names is not None and _host_name(host) not in self._names:
             raise MisdirectedRequest
         if scope["method"] not in _SAFE_METHODS and not is_same_origin(headers, self._scheme):
-            raise CrossOriginRefused
+            raise Forbidden("cross_origin_refused")
         sent = [value for name, value in headers if name == b"authorization"]
         if any(value.strip().lower().startswith(b"bearer") for value in sent) or len(sent) > 1:
             raise RequestMalformed(

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from importlib.metadata import version
 from platform import python_version
 from threading import Thread
@@ -30,7 +29,7 @@ from prometheus_client import (
     start_http_server,
 )
 
-from msk_auth import RedactingFilter, redact
+from msk_auth.redaction import RedactingFilter, redact
 
 from .request_record import current_request
 
@@ -64,7 +63,7 @@ _RUN_BUCKETS: Final = (*_BUCKETS, 30, 60, 300, 900, 3600, 21600, 86400)
 
 
 class RunMetrics:
-    """What this process has executed: a :class:`~task_service.tasks.interfaces.RunObserver`.
+    """What this process has executed.
 
     Args:
         registry: Where the metrics are added.
@@ -132,100 +131,76 @@ class Metrics:
     """The service's counters, in a registry of their own. No label names a person, a key or an address.
 
     Attributes:
+        audit_left_out: Counts audit entries that were logged and are not in the audit log.
+        connections: The connections of this process's pool that are in use.
+        refusals: Counts refused requests, by the code of the refusal.
         runs: Those of the runs that this process executes.
     """
 
     content_type: Final = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "task_service_requests",
             "Requests answered.",
             ["method", "route", "status"],
-            registry=self._registry,
+            registry=registry,
         )
         self._seconds = Histogram(
             "task_service_request_seconds",
             "Time from a request's head to the end of its answer; streams are left out.",
             ["method", "route"],
             buckets=_BUCKETS,
-            registry=self._registry,
+            registry=registry,
         )
-        # Few series are asked for again and again.
-        self._requests_of = cache(self._requests.labels)
-        self._seconds_of = cache(self._seconds.labels)
-        self._in_flight = 0
-        Gauge(
+        self._in_flight = Gauge(
             "task_service_requests_in_flight",
             "Requests that are being answered, streams included.",
-            registry=self._registry,
-        ).set_function(lambda: self._in_flight)
-        self._refusals = Counter(
+            registry=registry,
+        )
+        self.refusals = Counter(
             "task_service_auth_refusals",
             "Requests refused while authenticating, by code.",
             ["code"],
-            registry=self._registry,
+            registry=registry,
         )
         self._runs = Gauge(
             "task_service_runs",
             "Runs in the database that have not ended, by state.",
             ["state"],
-            registry=self._registry,
+            registry=registry,
         )
-        self._audit_waiting = Gauge(
-            "task_service_audit_waiting",
-            "Audit entries of refusals that wait for the database, in this process.",
-            registry=self._registry,
-        )
-        self._audit_left_out = Counter(
+        self.audit_left_out = Counter(
             "task_service_audit_left_out",
             "Audit entries of refusals that are in the process's log alone.",
-            registry=self._registry,
+            registry=registry,
         )
-
-        self._connections = Gauge(
+        self.connections = Gauge(
             "task_service_database_connections_in_use",
             "Connections of this process's pool that are in use.",
-            registry=self._registry,
+            registry=registry,
         )
-        self.runs = RunMetrics(self._registry)
-        add_process_metrics(self._registry)
-
-    def watch_connections(self, in_use: Callable[[], int]) -> None:
-        """Call `in_use` for the number of connections in use each time the metrics are read."""
-        self._connections.set_function(in_use)
-
-    def watch_audit_backlog(self, length: Callable[[], int]) -> None:
-        """Call `length` for the number of queued audit entries each time the metrics are read."""
-        self._audit_waiting.set_function(length)
-
-    def audit_entry_left_out(self) -> None:
-        """Count an audit entry that was logged and is not in the audit log."""
-        self._audit_left_out.inc()
+        self.runs = RunMetrics(registry)
+        add_process_metrics(registry)
 
     def request_began(self) -> None:
         """Count a request that is being answered, until :meth:`answered`."""
-        self._in_flight += 1
+        self._in_flight.inc()
 
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
         """Count the answer to a request that began.
 
         Args:
-            method: The request's.
+            method: From :func:`known_method`.
             route: The path's template, never the path itself.
             status: The response's.
             seconds: The time it took; None for a stream, whose time means nothing.
         """
-        self._in_flight -= 1
-        method = known_method(method)
-        self._requests_of(method, route, status).inc()
+        self._in_flight.dec()
+        self._requests.labels(method, route, status).inc()
         if seconds is not None:
-            self._seconds_of(method, route).observe(seconds)
-
-    def refused(self, code: str) -> None:
-        """Count a request that was not authenticated."""
-        self._refusals.labels(code).inc()
+            self._seconds.labels(method, route).observe(seconds)
 
     def set_runs(self, by_state: Mapping[str, int]) -> None:
         """Set the number of unfinished runs in each state; the other states become unknown."""
@@ -244,15 +219,12 @@ def known_method(method: str) -> str:
 
 
 def log_request(fields: Mapping[str, str | float | None]) -> None:
-    """Write the line of a request: its record names no place in the code, which takes as long to find as the rest.
+    """Write the line of a request.
 
     Args:
         fields: One for each of the line.
     """
-    if _access_log.isEnabledFor(logging.INFO):
-        record = logging.LogRecord(ACCESS_LOGGER, logging.INFO, "", 0, "answered", (), None)
-        record.__dict__.update(fields)
-        _access_log.handle(record)
+    _access_log.info("answered", extra=dict(fields))
 
 
 class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
@@ -261,25 +233,17 @@ class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
     def format(self, record: logging.LogRecord) -> str:
         if record.name != ACCESS_LOGGER:
             return super().format(record)
-        # strftime takes twice as long.
+        line = {name: getattr(record, name, None) for name in _ACCESS_FIELDS}
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
-        values = [_as_json(getattr(record, name, None)) for name in _ACCESS_FIELDS]
-        return _ACCESS_LINE % (*values, at.replace("+00:00", "Z"))
-
-
-_encode: Final = json.JSONEncoder().encode
-_ACCESS_LINE: Final = (
-    "{"
-    + "".join(f'"{name}": %s, ' for name in _ACCESS_FIELDS)
-    + f'"event": "answered", "level": "info", "logger": "{ACCESS_LOGGER}", "timestamp": "%s"}}'
-)
-
-
-def _as_json(value: str | float | None) -> str:
-    """A field of the line. The encoder takes ten times as long for a value that is no text."""
-    if value is None:
-        return "null"
-    return _encode(value) if isinstance(value, str) else repr(value)
+        return json.dumps(
+            {
+                **line,
+                "event": "answered",
+                "level": "info",
+                "logger": ACCESS_LOGGER,
+                "timestamp": at.replace("+00:00", "Z"),
+            }
+        )
 
 
 class _Redaction(RedactingFilter):
@@ -323,7 +287,8 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    for chatty in ("aiosqlite", "alembic", "httpx2", "httpcore2", "procrastinate"):
+    # authlib writes the proof keys of logins.
+    for chatty in ("aiosqlite", "alembic", "authlib", "httpx2", "httpcore2", "procrastinate"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
@@ -351,15 +316,16 @@ def redact_values(
     _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     """A structlog processor that redacts keys and tokens in every text of an event."""
-    return {name: _redacted(value) for name, value in event_dict.items()}
+    return {name: redacted(value) for name, value in event_dict.items()}
 
 
-def _redacted(value: object) -> object:
+def redacted(value: Any) -> Any:
+    """A value of a log with a mask in the place of each key or token, also inside its members."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
         members = cast("Mapping[object, object]", value)
-        return {name: _redacted(member) for name, member in members.items()}
+        return {name: redacted(member) for name, member in members.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_redacted(member) for member in cast("tuple[object, ...]", value)]
+        return [redacted(member) for member in cast("tuple[object, ...]", value)]
     return value

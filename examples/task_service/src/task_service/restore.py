@@ -7,12 +7,12 @@ log that was made after the backup.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from sqlalchemy import func, select, update
 
 from msk_auth import KeyStatus
@@ -33,14 +33,22 @@ _DISABLED: Final = frozenset(
     {"user.disabled", "service_account.disabled", "service_account.deleted"}
 )
 _ENABLED: Final = frozenset({"user.enabled", "service_account.enabled"})
-_CREATED: Final = frozenset({"user.created", "service_account.created"})
-_OF_KEYS: Final = frozenset({"key.expiry_set", "key.rotated", "key.updated"})
-_OF_USERS: Final = frozenset({"user.password_changed", "user.password_set", "user.roles_changed"})
-_NOT_REPEATED: Final = _CREATED | _OF_KEYS | _OF_USERS | {"config.changed"}
+_NOT_REPEATED: Final = frozenset(
+    {
+        "config.changed",
+        "key.expiry_set",
+        "key.rotated",
+        "key.updated",
+        "service_account.created",
+        "user.created",
+        "user.password_changed",
+        "user.password_set",
+        "user.roles_changed",
+    }
+)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedChange:
+class AuditedChange(BaseModel):
     """An entry of an export of the audit log.
 
     Attributes:
@@ -48,14 +56,32 @@ class AuditedChange:
         at: When.
         action: What.
         target: The id of what was changed, if it has one.
-        line: For the operator.
+        details: More about the change.
     """
+
+    model_config = ConfigDict(strict=True, frozen=True)
 
     id: int
     at: datetime
     action: str
-    target: str | None
-    line: str
+    target: str | None = None
+    details: dict[str, Any]
+
+    @property
+    def refuses_key(self) -> bool:
+        """Whether a key was revoked or deleted."""
+        leaked = self.action == "key.leaked" and self.details.get("revoked")
+        return self.action in _REFUSED_KEY or bool(leaked)
+
+    @model_validator(mode="after")
+    def _names_the_key(self) -> AuditedChange:
+        if self.refuses_key and self.target is None:
+            raise ValueError("no key is named")
+        return self
+
+    def __str__(self) -> str:
+        at = self.at.isoformat().replace("+00:00", "Z")
+        return f"{at} {self.action} {self.target or ''}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,66 +105,26 @@ class AuditedChanges:
         Raises:
             ConfigurationError: A line is not an entry of the audit log.
         """
-        entries: list[dict[str, Any]] = []
+        entries: list[AuditedChange] = []
         for number, line in enumerate(lines, start=1):
-            entry = _read_entry(line)
-            if entry is None:
+            try:
+                entries.append(AuditedChange.model_validate_json(line))
+            except ValidationError:
                 raise ConfigurationError(
                     f"Line {number} is not an entry of the audit log. Export it with format=jsonl."
-                )
-            entries.append(entry)
+                ) from None
         # The newest is first in an export.
-        entries.sort(key=lambda entry: entry["id"])
+        entries.sort(key=lambda entry: entry.id)
         disabled = {
-            entry["target"]: entry["action"] in _DISABLED
+            str(entry.target): entry.action in _DISABLED
             for entry in entries
-            if entry["action"] in _DISABLED | _ENABLED
+            if entry.action in _DISABLED | _ENABLED
         }
         return cls(
-            frozenset(entry["target"] for entry in entries if _refuses_key(entry)),
+            frozenset(str(entry.target) for entry in entries if entry.refuses_key),
             frozenset(user_id for user_id, is_disabled in disabled.items() if is_disabled),
-            tuple(
-                AuditedChange(
-                    entry["id"],
-                    datetime.fromisoformat(entry["at"]),
-                    entry["action"],
-                    entry["target"],
-                    f"{entry['at']} {entry['action']} {entry['target'] or ''}".rstrip(),
-                )
-                for entry in entries
-                if entry["action"] in _NOT_REPEATED
-            ),
+            tuple(entry for entry in entries if entry.action in _NOT_REPEATED),
         )
-
-
-def _read_entry(line: str) -> dict[str, Any] | None:
-    """A line of an export; None if it is something else."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(entry, dict):
-        return None
-    found = cast("dict[str, Any]", entry)
-    is_whole = (
-        isinstance(found.get("id"), int)
-        and isinstance(found.get("at"), str)
-        and isinstance(found.get("action"), str)
-        and isinstance(found.get("target", 0), str | None)
-        and isinstance(found.get("details"), dict)
-    )
-    try:
-        datetime.fromisoformat(str(found.get("at")))
-    except ValueError:
-        return None
-    if not is_whole or (found["target"] is None and _refuses_key(found)):
-        return None
-    return found
-
-
-def _refuses_key(entry: dict[str, Any]) -> bool:
-    action = entry["action"]
-    return action in _REFUSED_KEY or (action == "key.leaked" and entry["details"].get("revoked"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +199,7 @@ async def refuse_what_ended(services: Services, changes: AuditedChanges) -> Rest
 
 
 async def list_actions(services: Services, changes: AuditedChanges) -> list[str]:
-    """The changes since the backup that the operator has to make again, oldest first; call it after :func:`refuse_what_ended`.
-
-    Without those that the backup has, and those of keys and users that the restored database does not have or refuses.
+    """The changes since the backup that are not made again here, oldest first.
 
     Args:
         services: On the restored database.
@@ -232,24 +216,7 @@ async def list_actions(services: Services, changes: AuditedChanges) -> list[str]
         )
         known = {(row.id, row.at) for row in found}
     return [
-        change.line
+        str(change)
         for change in changes.not_repeated
-        if (change.id, change.at) not in known
-        and change.id >= (oldest or 0)
-        and await _is_needed(services, changes, change)
+        if (change.id, change.at) not in known and change.id >= (oldest or 0)
     ]
-
-
-async def _is_needed(services: Services, changes: AuditedChanges, change: AuditedChange) -> bool:
-    target = str(change.target)
-    if change.action in _CREATED:
-        return target not in changes.disabled_users
-    if change.action in _OF_KEYS:
-        record = await services.key_store.find(target)
-        return record is not None and record.status(services.clock.now()) is KeyStatus.ACTIVE
-    if change.action in _OF_USERS:
-        try:
-            await services.users.get(target)
-        except UserNotFound:
-            return False
-    return True

@@ -29,8 +29,9 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from msk_auth import AlgorithmName, KeyRing, PepperRing, SigningKey
+from msk_auth import KeyRing, PepperRing, SigningKey
 from msk_auth.errors import ConfigurationError
+from msk_auth.tokens import AlgorithmName
 
 FILE_NAME: Final = "secrets.json"
 

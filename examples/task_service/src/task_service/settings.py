@@ -6,10 +6,10 @@ start makes them in the data folder (`secrets_file.py`).
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from ipaddress import ip_address, ip_network
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -27,9 +27,9 @@ from msk_auth.errors import ConfigurationError
 from msk_auth.leaks import GITHUB_KEYS_URL
 from task_service.claim_rule import ClaimRule
 from task_service.db.engine import parse_url
-from task_service.handlers.outbound import parse_url as parse_outbound_url
-from task_service.trusted_proxies import Network
 from task_service.validation import message_of
+
+Network: TypeAlias = IPv4Network | IPv6Network
 
 PREFIX: Final = "TASK_SERVICE_"
 
@@ -77,40 +77,17 @@ def _database_url(value: str) -> str:
     return value
 
 
-def _redis_url(value: str | None) -> str | None:
-    if value is None:
-        return None
-    try:
-        parts = urlsplit(value)
-        is_redis = parts.scheme in {"redis", "rediss"} and parts.hostname and parts.port != 0
-    except ValueError:
-        is_redis = False
-    if not is_redis:
-        raise ValueError("write redis://:password@host:port/0, or rediss:// for TLS")
-    return value
-
-
-def _keys_url(value: str) -> str:
-    try:
-        url = parse_outbound_url(value)
-        is_safe = url.scheme == "https" or ip_address(url.host).is_loopback
-    except ValueError:
-        is_safe = False
-    if not is_safe:
-        # Over http an attacker on the network could substitute keys.
-        raise ValueError("write an address that begins with https://")
-    return value
-
-
-def _issuer(value: str | None) -> str | None:
+def _encrypted(value: str | None) -> str | None:
+    """An address with TLS, since an attacker on the network could substitute what it serves; or one of this machine."""
     if value is None:
         return None
     try:
         url = urlsplit(value)
-        is_safe = url.scheme == "https" or (
-            url.scheme == "http" and ip_address(url.hostname or "").is_loopback
+        is_safe = bool(url.hostname) and (
+            url.scheme == "https"
+            or (url.scheme == "http" and ip_address(url.hostname or "").is_loopback)
         )
-        is_safe = is_safe and bool(url.hostname) and not url.query and not url.fragment
+        is_safe = is_safe and not (url.query or url.fragment or url.username)
     except ValueError:
         is_safe = False
     if not is_safe:
@@ -151,27 +128,6 @@ def _default_data_dir() -> Path:
 def _default_database_url(data: Mapping[str, Any]) -> str:
     file = data["data_dir"] / "task-service.sqlite3"
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
-
-
-_FILES_OF_LIBPQ: Final = {
-    "passfile": ("PGPASSFILE", "~/.pgpass"),
-    "sslkey": ("PGSSLKEY", "~/.postgresql/postgresql.key"),
-    "servicefile": ("PGSERVICEFILE", "~/.pg_service.conf"),
-}
-"""What libpq reads secrets from: the parameter of the URL, the variable in its place, and the default."""
-
-
-def _files_of_libpq(url: URL) -> Iterator[Path]:
-    for parameter, (variable, default) in _FILES_OF_LIBPQ.items():
-        given = url.query.get(parameter, os.environ.get(variable))
-        if given is not None:
-            # A parameter that is given twice is a tuple.
-            yield from map(Path, (given,) if isinstance(given, str) else given)
-            continue
-        path = Path(os.path.expanduser(default))  # noqa: PTH111 - the method fails for a user without a home
-        # A file that does not exist is not hidden, since no command could then list the home folder.
-        if path.exists():
-            yield path
 
 
 def _default_base_url(data: Mapping[str, Any]) -> str:
@@ -215,10 +171,6 @@ class Settings(BaseSettings):
     )
     """`sqlite:////absolute/path` or `postgresql://user:password@host/name`; a file in the data folder by default."""
 
-    redis_url: Annotated[str | None, AfterValidator(_redis_url)] = Field(default=None, repr=False)
-    """`redis://:password@host:port/0` (`rediss://` with TLS): counts the attempts to log in there instead of in the
-    database. While Redis does not answer, the database counts. Needs the extra `redis`."""
-
     lease_ms: Annotated[int, Field(ge=0, le=5000)] = 0
     """For how many milliseconds a verification may be reused; 0 reads the database each time."""
 
@@ -244,16 +196,16 @@ class Settings(BaseSettings):
     """Internal networks, and addresses of this machine, that the handler `http_request` may reach nevertheless,
     separated by commas."""
 
-    command_sandbox: Literal["required", "off"] = "required"
-    """Keeps commands of tasks from the service's secrets. `required` confines them with Landlock (Linux 5.13), and
-    refuses every command but `echo` where Landlock is missing. With `off` a command has every right of the service's
-    user, and can read the secrets in the data folder."""
+    commands: Literal["echo", "listed"] = "echo"
+    """Which commands of tasks this process may execute: `echo` alone, or those that an administrator has `listed` in the
+    configuration. A command has all rights of the process, and can read the secrets in the data folder. So choose
+    `listed` for workers, which have no secrets; their unit and container do."""
 
-    github_keys_url: Annotated[str, AfterValidator(_keys_url)] = GITHUB_KEYS_URL
+    github_keys_url: Annotated[str, AfterValidator(_encrypted)] = GITHUB_KEYS_URL
     """The address of the public keys that verify reports of leaked keys. Fetched when a report comes, at most every two
     minutes."""
 
-    oidc_issuer: Annotated[str | None, AfterValidator(_issuer)] = None
+    oidc_issuer: Annotated[str | None, AfterValidator(_encrypted)] = None
     """An OpenID Connect provider at which people log in, as its discovery document names it, such as
     `https://login.example.com`."""
 
@@ -319,15 +271,9 @@ class Settings(BaseSettings):
         return parse_url(self.database_url).get_backend_name() == "sqlite"
 
     @property
-    def private_paths(self) -> tuple[Path, ...]:
-        """The paths that only the service may access: the data folder, a SQLite database, and files with secrets of libpq."""
-        url = parse_url(self.database_url)
-        if not self.on_sqlite:
-            return (self.data_dir, *_files_of_libpq(url))
-        # SQLite writes its log beside the file that a link leads to.
-        database = Path(cast("str", url.database)).resolve()
-        beside = (database.with_name(database.name + end) for end in ("-wal", "-shm", "-journal"))
-        return (self.data_dir, database, *beside)
+    def leaves_runs(self) -> bool:
+        """True if a process that serves leaves all runs to workers."""
+        return self.execute_runs == "never"
 
     def create_data_dir(self) -> None:
         """Make the data folder, for its owner only, if it is missing. One that exists stays as it is.

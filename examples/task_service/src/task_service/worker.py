@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -17,18 +16,20 @@ from msk_auth.errors import ConfigurationError
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 from .accounts.audit import Audit
+from .accounts.changes import Accounts
 from .accounts.config import ConfigStore
 from .db.engine import Database
 from .db.schema import api_keys
 from .handlers import HandlerEnvironment, HandlerRegistry
-from .handlers.command import explain_failure, refuse_unconfined
-from .handlers.sandbox import CommandSandbox
+from .handlers.command import harmless_of
+from .observability import RunMetrics
 from .settings import Settings
-from .tasks.interfaces import RunObserver
-from .tasks.notifications import LocalEvents, NullNotifier, WorkerNotifier
+from .tasks.notifications import LocalEvents
 from .tasks.runner import Runner
+from .tasks.status import count_live_workers
 
 if TYPE_CHECKING:
+    from .tasks.queue import QueueNotifier
     from .tracing import Tracing
 
 _log = logging.getLogger(__name__)
@@ -51,10 +52,9 @@ class Worker:
     db: Database
     registry: HandlerRegistry
     events: LocalEvents
-    queue: Queue
+    notifier: QueueNotifier | None
     runner: Runner
     config: ConfigStore
-    command_sandbox: CommandSandbox
     tracing: Tracing | None
     serving: bool
 
@@ -64,7 +64,7 @@ class Worker:
         settings: Settings,
         *,
         clock: Clock | None = None,
-        observer: RunObserver | None = None,
+        observer: RunMetrics | None = None,
     ) -> Worker:
         """A worker beside processes that serve. Reads and makes nothing in the data folder, and connects to nothing.
 
@@ -80,9 +80,8 @@ class Worker:
         db = Database.open(settings.database_url)
         # It holds no secret, and no key is presented to a worker: it only reads what is read again and again.
         db.read_through(AsyncSQLAlchemyKeyStore(db.engine, api_keys, shares_reads=True))
-        config = ConfigStore(db, clock, audit=Audit(db, clock))
-        sandbox = command_sandbox_of(settings)
-        return cls.on(db, config, settings, clock, sandbox, serving=False, observer=observer)
+        config = ConfigStore(Accounts(db, clock, Audit(db, clock)))
+        return cls.on(db, config, settings, clock, serving=False, observer=observer)
 
     @classmethod
     def on(
@@ -91,10 +90,9 @@ class Worker:
         config: ConfigStore,
         settings: Settings,
         clock: Clock,
-        command_sandbox: CommandSandbox,
         *,
         serving: bool,
-        observer: RunObserver | None = None,
+        observer: RunMetrics | None = None,
     ) -> Worker:
         """A worker on an open database.
 
@@ -103,7 +101,6 @@ class Worker:
             config: The administrator's configuration.
             settings: As :meth:`build`.
             clock: As :meth:`build`.
-            command_sandbox: Confines its commands.
             serving: Whether this process serves the API. If so, it leaves runs to other workers where there are any,
                 unless its settings prevent that.
             observer: Called with what the process executes, for its metrics.
@@ -113,13 +110,24 @@ class Worker:
         """
 
         async def allowed_commands() -> tuple[str, ...]:
-            return (await config.current()).allowed_commands
+            listed = (await config.current()).allowed_commands
+            return listed if permits_listed else harmless_of(listed)
 
+        async def no_worker_lives() -> bool:
+            return await count_live_workers(db) == 0
+
+        permits_listed = settings.commands == "listed" or (serving and settings.leaves_runs)
         registry = HandlerRegistry.load(
-            HandlerEnvironment(allowed_commands, settings.http_allowed_networks, command_sandbox)
+            HandlerEnvironment(allowed_commands, settings.http_allowed_networks)
         )
         events = LocalEvents()
-        queue = queue_of(settings, db, serving=serving)
+        notifier = None
+        if not settings.on_sqlite:
+            # SQLite needs no queue, so its packages are not imported.
+            from .tasks.queue import QueueNotifier
+
+            notifier = QueueNotifier(settings.database_url)
+        stands_in = serving and settings.execute_runs == "auto" and notifier is not None
         tracing = tracing_of(settings)
         runner = Runner(
             db,
@@ -128,8 +136,8 @@ class Worker:
             config,
             events,
             concurrency=settings.workers,
-            notifier=queue.notifier,
-            should_acquire=queue.should_acquire,
+            notifier=notifier,
+            should_acquire=no_worker_lives if stands_in else None,
             observer=observer,
             tracing=tracing,
         )
@@ -138,43 +146,19 @@ class Worker:
             db=db,
             registry=registry,
             events=events,
-            queue=queue,
+            notifier=notifier,
             runner=runner,
             config=config,
-            command_sandbox=command_sandbox,
             tracing=tracing,
             serving=serving,
         )
-
-    async def check_commands(self, *, execute: bool = False) -> None:
-        """Refuse to start if allowed commands cannot be kept from the service's secrets on this machine, or not be executed.
-
-        Args:
-            execute: Execute a command that does nothing, to see whether that works.
-
-        Raises:
-            ConfigurationError: There is one; the message states why, and what to do.
-            StoreUnavailable: The database does not answer.
-        """
-        if self.serving and self.settings.execute_runs == "never":
-            return
-        allowed = (await self.config.current()).allowed_commands
-        refusal = refuse_unconfined(allowed, self.command_sandbox)
-        if refusal is not None:
-            raise ConfigurationError(refusal)
-        failure = await explain_failure(self.command_sandbox) if execute and allowed else None
-        if failure is not None:
-            raise ConfigurationError(
-                f"Commands of tasks cannot be executed here: {failure}. Use this version's unit or container image, which"
-                " permit what commands need, or allow no commands."
-            )
 
     async def execute_runs(self, stop: asyncio.Event, grace: timedelta | None = None) -> None:
         """Execute runs until `stop` is set; runs then get `grace`, :data:`RUN_GRACE` by default.
 
         A process that serves and never executes runs only waits for `stop`.
         """
-        if self.serving and self.settings.execute_runs == "never":
+        if self.serving and self.settings.leaves_runs:
             await stop.wait()
             return
         stopping = asyncio.create_task(stop.wait(), name="stop of the runner")
@@ -196,12 +180,6 @@ class Worker:
                 await listening
 
 
-def command_sandbox_of(settings: Settings) -> CommandSandbox:
-    """The sandbox that confines the commands of this process."""
-    required = settings.command_sandbox == "required"
-    return CommandSandbox.hiding(settings.private_paths, required=required)
-
-
 def tracing_of(settings: Settings) -> Tracing | None:
     """The spans of this process; None if its settings ask for none.
 
@@ -218,42 +196,6 @@ def tracing_of(settings: Settings) -> Tracing | None:
             "TASK_SERVICE_TRACING needs OpenTelemetry. Install task-service[opentelemetry]."
         ) from error
     return Tracing.to_collector()
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """The access of a process to the workers of other processes.
-
-    Attributes:
-        notifier: Notifies them of runs.
-        should_acquire: Whether this process looks for runs itself now; None means always.
-        count_live_workers: Counts them; None where there is no queue.
-    """
-
-    notifier: WorkerNotifier
-    should_acquire: Callable[[], Awaitable[bool]] | None = None
-    count_live_workers: Callable[[Database], Awaitable[int]] | None = None
-
-
-def queue_of(settings: Settings, db: Database, *, serving: bool) -> Queue:
-    """The access of this process to the workers of other processes.
-
-    Args:
-        settings: Select the database, and what a process that serves executes.
-        db: Records which workers are alive.
-        serving: Whether this process serves.
-    """
-    if settings.on_sqlite:
-        return Queue(NullNotifier())
-    # SQLite needs no queue, so its packages are not imported.
-    from .tasks.queue import QueueNotifier, count_live_workers
-
-    async def no_worker_lives() -> bool:
-        return await count_live_workers(db) == 0
-
-    stands_in = serving and settings.execute_runs == "auto"
-    notifier = QueueNotifier(settings.database_url)
-    return Queue(notifier, no_worker_lives if stands_in else None, count_live_workers)
 
 
 def listen_to_queue(

@@ -95,6 +95,7 @@ class LiveService:
                 **os.environ,
                 "TASK_SERVICE_DATA_DIR": str(data_dir / "data"),
                 "TASK_SERVICE_PORT": "0",
+                "TASK_SERVICE_COMMANDS": "listed",
             },
         )
         lines: queue.Queue[str] = queue.Queue()

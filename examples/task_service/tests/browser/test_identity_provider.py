@@ -20,8 +20,7 @@ from examples.task_service.tests.oidc_provider import (
 from examples.task_service.tests.service_support import Service, on_a_port, running_service
 from playwright.async_api import Browser, Page, expect
 
-from task_service.accounts.oidc import CALLBACK
-from task_service.accounts.provider_logout import PATH
+from task_service.accounts.oidc import CALLBACK, LOGOUT
 from task_service.server import bind
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
@@ -134,7 +133,7 @@ async def test_a_page_leads_to_the_login_when_the_provider_has_ended_the_session
     await page.wait_for_url("**/keys")
     async with httpx2.AsyncClient(base_url=site.origin, trust_env=False) as client:
         token = site.provider.logout_token(sub="1001", sid="a")
-        answer = await client.post(PATH, data={"logout_token": token})
+        answer = await client.post(LOGOUT, data={"logout_token": token})
     assert answer.status_code == 200
     await page.get_by_role("button", name="New API Key").click()
     form = page.get_by_role("dialog")

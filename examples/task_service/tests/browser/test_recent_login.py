@@ -21,6 +21,8 @@ from examples.task_service.tests.service_support import (
 )
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
+from msk_auth import AsyncAuthenticator
+
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 WRONG = "not the password"
@@ -161,12 +163,12 @@ async def test_what_is_sent_while_the_login_is_replaced_is_sent_again(
     other, _ = await open_users()
     replaced, go_on = asyncio.Event(), asyncio.Event()
 
-    async def await_lease_expiry() -> None:
+    async def await_lease_expiry(_: object) -> None:
         replaced.set()
         await go_on.wait()
 
     # Between the end of the old session and the answer that brings the new cookie, as with a lease.
-    monkeypatch.setattr(service.services.login, "_await_lease_expiry", await_lease_expiry)
+    monkeypatch.setattr(AsyncAuthenticator, "await_lease_expiry", await_lease_expiry)
     await page.get_by_role("button", name="New link: ulf").click()
     await _confirm(page)
     await asyncio.wait_for(replaced.wait(), 60)

@@ -72,7 +72,7 @@ def served(task_service: Path) -> Iterator[tuple[str, str]]:
             yield found[1], found[2]
         finally:
             service.send_signal(signal.SIGTERM)
-            assert service.wait(30) == 0
+            assert service.wait(60) == 0
 
 
 def ask(origin: str, path: str, body: Any = None, token: str | None = None) -> Any:
@@ -82,7 +82,7 @@ def ask(origin: str, path: str, body: Any = None, token: str | None = None) -> A
         headers["Authorization"] = f"Bearer {token}"
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(origin + path, content, headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 

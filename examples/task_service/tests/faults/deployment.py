@@ -32,7 +32,7 @@ class Deployment:
 
     def __init__(self, nursery: Nursery, folder: Path, **settings: str) -> None:
         self._nursery = nursery
-        self.settings = {"data_dir": str(folder / "data"), **settings}
+        self.settings = {"data_dir": str(folder / "data"), "commands": "listed", **settings}
 
     def serve(self, port: int | None = None, **settings: str) -> Api:
         """An API process that accepts requests."""
@@ -49,6 +49,13 @@ class Deployment:
             until(lambda: can_listen(port), f"port {port} is free")
         given = {**self.settings, "port": str(port), **settings}
         return Api(self._nursery.start("serve", **given), port)
+
+    def serve_on_kept_socket(self, port: int) -> Api:
+        """An API process that accepts requests, on a socket that stays when it ends."""
+        process = self._nursery.start("serve", kept_port=port, **self.settings)
+        api = Api(process, port)
+        until(lambda: is_serving(api), "the service starts")
+        return api
 
     def work(self, **settings: str) -> Process:
         """A worker, which may still be on its way."""

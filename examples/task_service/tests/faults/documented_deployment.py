@@ -106,7 +106,8 @@ def main(password: str, commands: str) -> None:
     proxy.credential = session
     after = proxy.send("GET", "/api/auth/me")[0]
     doctor = subprocess.run(["task-service", "doctor"], check=False, capture_output=True, text=True)
-    subprocess.run(["systemctl", "stop", "task-service@8000"], check=True)
+    one = ("task-service@8000.socket", "task-service@8000")
+    subprocess.run(["systemctl", "stop", *one], check=True)
     without_one = [proxy.send("GET", "/readyz")[0] for _ in range(5)]
     (url,) = [
         line.partition("=")[2]

@@ -86,12 +86,15 @@ class Nursery:
             text=True,
         )
 
-    def start(self, *words: str, stdin: str = "", **settings: str) -> Process:
+    def start(
+        self, *words: str, stdin: str = "", kept_port: int | None = None, **settings: str
+    ) -> Process:
         """Fork `task-service`.
 
         Args:
             words: Its command and options.
             stdin: What it reads.
+            kept_port: Where it listens, on a socket that outlives it and is passed to it as systemd does.
             settings: `data_dir` is TASK_SERVICE_DATA_DIR, and so on.
         """
         with self._lock:
@@ -106,6 +109,7 @@ class Nursery:
             {
                 "words": words,
                 "stdin": str(given),
+                "kept_port": kept_port,
                 "environment": {f"TASK_SERVICE_{key.upper()}": settings[key] for key in settings},
                 "stdout": str(stdout),
                 "stderr": str(stderr),

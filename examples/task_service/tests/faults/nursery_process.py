@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
 from typing import Any, NoReturn
@@ -23,6 +24,9 @@ from task_service.cli import main as task_service
 
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 
+# As systemd keeps the sockets of its socket units.
+_kept: dict[int, socket.socket] = {}
+
 
 def main() -> None:
     for line in sys.stdin:
@@ -30,6 +34,9 @@ def main() -> None:
         if "reap" in order:
             answer = {"status": os.waitstatus_to_exitcode(os.waitpid(order["reap"], 0)[1])}
         else:
+            port = order["kept_port"]
+            if port is not None and port not in _kept:
+                _kept[port] = socket.create_server(("127.0.0.1", port), backlog=2048)
             pid = os.fork()
             if pid == 0:
                 _become(order)
@@ -49,6 +56,9 @@ def _become(order: dict[str, Any]) -> NoReturn:
         kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         os.environ.clear()
         os.environ.update(kept | order["environment"])
+        if order["kept_port"] is not None:
+            os.dup2(_kept[order["kept_port"]].fileno(), 3)
+            os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
         task_service(order["words"], prog_name="task-service")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

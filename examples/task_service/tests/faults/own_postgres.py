@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -65,7 +65,9 @@ class OwnPostgres:
     def stop_at_once(self) -> None:
         """As a crash of the machine that the disk survives: nothing is written any more."""
         for pid in self._pids():
-            os.kill(pid, signal.SIGKILL)
+            # Without the first one, some of the others end by themselves.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         assert self._process is not None
         self._process.wait(60)
         # Else it takes the file for that of a server that runs.

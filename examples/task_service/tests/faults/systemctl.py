@@ -56,6 +56,15 @@ class Unit:
     def start(self) -> None:
         if self.name.endswith(".timer"):
             return
+        if self.name.endswith(".socket"):
+            self._keep_socket()
+            return
+        listener = None
+        for required in self.settings["Requires"]:
+            unit = Unit(required)
+            if not unit.pid_file.exists():
+                unit.start()
+            listener = unit.kept_socket()
         is_dynamic = self.one("DynamicUser") == "yes"
         owner = DYNAMIC_USER if is_dynamic else pwd.getpwnam(self.one("User")).pw_uid
         group = DYNAMIC_USER if is_dynamic else pwd.getpwnam(self.one("User")).pw_gid
@@ -68,9 +77,14 @@ class Unit:
         notifications.bind(f"\0{self.name}{time.monotonic_ns()}")
         notifications.settimeout(0.1)
         named = {"NOTIFY_SOCKET": "@" + notifications.getsockname()[1:].decode()}
+        command = shlex.split(self.one("ExecStart"))
+        if listener is not None:
+            passing = f'export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@" 3<&{listener.fileno()}'
+            command = ["sh", "-c", passing, "sh", *command]
         with (STATE / f"{self.name}.log").open("ab") as log:
             process = subprocess.Popen(
-                shlex.split(self.one("ExecStart")),
+                command,
+                pass_fds=() if listener is None else (listener.fileno(),),
                 cwd="/",
                 env=self.environment() | (named if self.one("Type") == "notify" else {}),
                 stdin=subprocess.DEVNULL,
@@ -94,6 +108,34 @@ class Unit:
                 return
             if process.poll() is not None:
                 sys.exit(f"{self.name} failed: {(STATE / f'{self.name}.log').read_text()}")
+
+    @property
+    def _hand_over(self) -> str:
+        return f"\0{self.name}"
+
+    def _keep_socket(self) -> None:
+        """In a process of its own, which hands it over to others."""
+        host, _, port = self.one("ListenStream").rpartition(":")
+        kept = socket.create_server((host, int(port)), backlog=int(self.one("Backlog")))
+        others = socket.socket(socket.AF_UNIX)
+        others.bind(self._hand_over)
+        others.listen()
+        if pid := os.fork():
+            self.pid_file.write_text(str(pid))
+            return
+        os.setsid()
+        # A process that reads the output of this program must not wait for the started unit.
+        for number in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        while True:
+            with others.accept()[0] as other:
+                socket.send_fds(other, [b"."], [kept.fileno()])
+
+    def kept_socket(self) -> socket.socket:
+        with socket.socket(socket.AF_UNIX) as keeper:
+            keeper.connect(self._hand_over)
+            (number,) = socket.recv_fds(keeper, 1, 1)[1]
+        return socket.socket(fileno=number)
 
     def stop(self) -> None:
         pid = int(self.pid_file.read_text())

@@ -147,7 +147,7 @@ async def test_concurrent_writes_do_not_deadlock(
 ) -> None:
     one = processes[0]
     events, config = LocalEvents(), Config()
-    made = Tasks(one.db, one.clock, registry(config), events)
+    made = Tasks(one.accounts, registry(config))
     new = NewTask(name="Task", handler="anything", params={"do": "nothing"})
     tasks: dict[User, str] = {}
     for name in ("ann", "bob", "eve"):
@@ -176,7 +176,7 @@ async def test_concurrent_writes_do_not_deadlock(
                 tokens=it.tokens,
                 clock=it.clock,
             )
-            runs = Runs(it.db, it.clock, config, events, on_change=it.audit.record_changes)
+            runs = Runs(it.accounts, config, events)
             clients += [
                 Client(it, keys, runs, tasks, seed=10 * number + seed) for seed in range(CLIENTS)
             ]

@@ -180,7 +180,6 @@ def test_the_pages_commands_set_up_a_service(tmp_path: Path) -> None:
     seen = json.loads(done.stdout.splitlines()[-1])
     code, doctor = seen.pop("doctor")
     assert code == 0, doctor
-    assert "a running task service answers on port 8000" in doctor
     assert "connections:" in doctor
     assert seen.pop("processes seen") > 5
     assert seen == {

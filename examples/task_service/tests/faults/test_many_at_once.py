@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from examples.task_service.tests.faults.deployment import (
     new_task,
     set_up,
     wait_for_run,
+    worker_ids,
 )
 from examples.task_service.tests.faults.nursery import Nursery, nursery, until
 from examples.task_service.tests.service_support import secrets_in
@@ -130,8 +130,9 @@ def test_sigterm_under_load_drops_no_request_and_no_run(tmp_path: Path) -> None:
                 until(lambda number=number: len(keys) > 10 * (number + 1), "keys are made")
                 assert apis[number].process.terminate() == 0
                 apis[number] = deployment.serve(apis[number].port)
-                workers[number].send(signal.SIGTERM)
-                assert workers[number].wait() == 0
+                # A signal while it is on its way would end it at once.
+                until(lambda number=number: worker_ids(workers[number]), "the worker works")
+                assert workers[number].terminate() == 0
                 workers[number] = deployment.work()
             until(lambda: len(keys) > 30, "keys are made")
         finally:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -23,15 +24,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, Principal, redact
+from msk_auth import Clock, Principal
 from msk_auth.errors import StoreUnavailable
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.db.paging import Order, Paging, count_rows
+from task_service.db.paging import Order, Page, Paging
+from task_service.observability import redacted
 from task_service.request_record import request_address
-from task_service.tasks.interfaces import Change
 
-from .audit_backlog import AuditBacklog
+_log = logging.getLogger(__name__)
 
 MAX_PAGE: Final = 200
 EXPORT_PAGE: Final = 1000
@@ -107,26 +108,13 @@ class AuditQuery:
     actor_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """One page of the log; `next_cursor` is None on the last one, and `total` if they were not counted."""
-
-    items: tuple[AuditEntry, ...]
-    next_cursor: str | None
-    total: int | None = None
-
-
 class Audit:
     """Writes and lists entries.
 
     Args:
         db: Where they are.
         clock: Where the time comes from.
-        left_out: Called for each entry of a refusal that the database did not take and that could not be kept for later
-            either; it is in the process's log alone.
-
-    Attributes:
-        backlog: The entries of refusals that the database could not take yet.
+        left_out: Called for each entry that the database did not take; it is in the process's log alone.
     """
 
     def __init__(
@@ -134,7 +122,7 @@ class Audit:
     ) -> None:
         self._db = db
         self._clock = clock
-        self.backlog = AuditBacklog(db, left_out=left_out)
+        self._left_out = left_out
 
     def entry(
         self,
@@ -156,7 +144,7 @@ class Audit:
             else principal.key_id or principal.session_id,
             "target": target,
             "address": request_address(),
-            "details": _redacted(details or {}),
+            "details": redacted(details or {}),
         }
 
     async def record(
@@ -199,27 +187,27 @@ class Audit:
         """Add an entry of something that was refused and so changes nothing. Arguments as :meth:`record`.
 
         Raises:
-            StoreUnavailable: The database did not take it; it is logged, kept, and written later.
+            StoreUnavailable: The database did not take it; it is logged. The client gets no verdict.
         """
         values = self.entry(action, principal=principal, anonymous=anonymous, target=target)
         try:
             async with self._db.write() as connection:
                 await connection.execute(insert(schema.audit).values(values))
         except StoreUnavailable:
-            self.backlog.keep(values)
+            self.leave_out(values)
             raise
 
-    async def record_changes(self, connection: AsyncConnection, changes: Sequence[Change]) -> None:
-        """Add entries in the transaction of changes of tasks or runs: an :class:`~task_service.tasks.interfaces.OnChange`."""
-        entries = [
-            self.entry(
-                each.action, principal=each.principal, target=each.target, details=each.details
-            )
-            | {"address": each.address}
-            for each in changes
-        ]
-        if entries:
-            await connection.execute(insert(schema.audit), entries)
+    def leave_out(self, entry: Mapping[str, Any]) -> None:
+        """Log and count an entry that the database did not take.
+
+        Args:
+            entry: From :meth:`entry`, so already without secrets.
+        """
+        _log.error(
+            "an audit entry cannot be written",
+            extra={"audit_entry": {**entry, "at": entry["at"].isoformat()}},
+        )
+        self._left_out()
 
     async def purge(self, *, before: datetime) -> int:
         """Delete the entries of before a moment, in small transactions so that writers do not wait for long.
@@ -250,7 +238,7 @@ class Audit:
         cursor: str | None = None,
         limit: int = 50,
         count: bool = False,
-    ) -> AuditPage:
+    ) -> Page[AuditEntry]:
         """A page of entries, newest first.
 
         Args:
@@ -280,7 +268,7 @@ class Audit:
             if cursor is None:
                 return
 
-    async def _page(self, query: AuditQuery, paging: Paging, *, count: bool) -> AuditPage:
+    async def _page(self, query: AuditQuery, paging: Paging, *, count: bool) -> Page[AuditEntry]:
         entries = select(schema.audit, _USERS.username).outerjoin(
             schema.users, _USERS.id == _AUDIT.actor_id
         )
@@ -288,7 +276,7 @@ class Audit:
             conditions = await _conditions(connection, query)
             alternatives = await _alternatives(connection, query)
             if not alternatives:
-                return AuditPage((), None, 0 if count else None)
+                return Page((), None, 0 if count else None)
             wanted = entries.where(*conditions, or_(*alternatives))
             page = wanted
             if len(alternatives) > 1:
@@ -298,10 +286,7 @@ class Audit:
                     for alternative in alternatives
                 ]
                 page = entries.where(_AUDIT.id.in_(union(*(select(each.c.id) for each in newest))))
-            rows = (await connection.execute(paging.apply(page))).all()
-            total = await count_rows(connection, wanted) if count else None
-        shown, next_cursor = paging.cut(rows)
-        return AuditPage(tuple(map(_entry, shown)), next_cursor, total)
+            return await paging.read(connection, page, _entry, counted=wanted if count else None)
 
 
 async def _conditions(
@@ -346,18 +331,6 @@ def _kind(principal: Principal[Any] | None, anonymous: bool) -> str:
     if principal is not None:
         return principal.kind.value
     return "none" if anonymous else "system"
-
-
-def _redacted(value: Any) -> Any:
-    """People paste keys where names belong; the log keeps a mask of them."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, Mapping):
-        members = cast("Mapping[str, Any]", value)
-        return {name: _redacted(member) for name, member in members.items()}
-    if isinstance(value, list | tuple):
-        return [_redacted(member) for member in cast("Sequence[Any]", value)]
-    return value
 
 
 def _entry(row: Row[Any]) -> AuditEntry:

@@ -14,25 +14,28 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import insert, select, update
 
-from msk_auth import ActivitySettings, Clock, KeyLimits, Principal
+from msk_auth import KeyLimits, Principal
 from msk_auth.errors import FieldError, InputInvalid
 from task_service.db import schema
-from task_service.db.engine import Database, lock_table
+from task_service.db.engine import lock_table
 from task_service.handlers.command import (
     DEFAULT_ALLOWED_COMMANDS,
     check_listed_command,
-    refuse_unconfined,
+    harmless_of,
 )
-from task_service.handlers.sandbox import CommandSandbox
 from task_service.validation import message_of
 
-from . import AwaitLeaseExpiry, no_leases
-from .audit import Audit
+from .changes import Accounts
 
 _log = logging.getLogger(__name__)
 
 MAX_SESSION_LIFETIME: Final = timedelta(days=30)
 """The longest session an administrator can allow, and so the longest lifetime of a login token."""
+
+_NOT_PERMITTED: Final = (
+    "This process executes runs, and such a command could read the service's secrets. Let workers execute them"
+    " (TASK_SERVICE_EXECUTE_RUNS=never here), or accept the risk with TASK_SERVICE_COMMANDS=listed."
+)
 
 _SETTINGS = schema.settings.c
 _MINUTE: Final = timedelta(minutes=1)
@@ -91,41 +94,24 @@ class ServiceConfig(BaseModel):
             max_lifetime=_days(self.max_key_lifetime_days),
         )
 
-    def activity_settings(self) -> ActivitySettings:
-        """What is kept about the requests of keys."""
-        return ActivitySettings(
-            addresses=self.keep_key_addresses,
-            user_agents=self.keep_key_user_agents,
-            keep_days=self.key_activity_days,
-        )
-
 
 class ConfigStore:
     """Reads and changes the configuration.
 
     Args:
-        db: Holds the changed settings; the others have their defaults.
-        clock: Where the time comes from.
-        audit: Records every change with the old and the new value.
-        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`; a shorter session narrows access.
-        command_sandbox: Confines the commands of this process, and so decides which of them may be allowed.
+        accounts: Holds the changed settings; the others have their defaults.
+        permits_listed_commands: False if this process may execute none but the default ones: no others are allowed then.
     """
 
     def __init__(
         self,
-        db: Database,
-        clock: Clock,
+        accounts: Accounts,
         *,
-        audit: Audit,
-        await_lease_expiry: AwaitLeaseExpiry = no_leases,
-        command_sandbox: CommandSandbox | None = None,
+        permits_listed_commands: bool = True,
     ) -> None:
-        self._db = db
-        self._clock = clock
-        self._audit = audit
-        self._await_lease_expiry = await_lease_expiry
-        self._command_sandbox = command_sandbox
-        self._read_settings = db.prepare(select(_SETTINGS.name, _SETTINGS.value))
+        self._accounts = accounts
+        self._permits_listed_commands = permits_listed_commands
+        self._read_settings = accounts.db.prepare(select(_SETTINGS.name, _SETTINGS.value))
 
     async def current(self) -> ServiceConfig:
         """The settings now."""
@@ -135,10 +121,6 @@ class ConfigStore:
     async def key_limits(self) -> KeyLimits:
         """The present limits of new keys, for the library's authenticator."""
         return (await self.current()).key_limits()
-
-    async def activity_settings(self) -> ActivitySettings:
-        """What is kept now about the requests of keys, for the library's authenticator."""
-        return (await self.current()).activity_settings()
 
     async def update(
         self, patch: Mapping[str, Any], *, by: Principal[Any] | None = None
@@ -152,24 +134,27 @@ class ConfigStore:
         Raises:
             InputInvalid: A setting is unknown, a value is invalid, or two values conflict; nothing was changed.
         """
-        async with self._db.write() as connection:
+        async with self._accounts.narrow(by) as change:
+            connection = change.connection
             # Two concurrent changes, each valid by itself, may conflict.
             await lock_table(connection, schema.settings)
             rows = (await connection.execute(select(_SETTINGS.name, _SETTINGS.value))).all()
             stored = {row.name: row.value for row in rows}
             old = config_json(_from_stored(stored))
             config = _validated({**old, **patch})
-            if "allowed_commands" in patch and self._command_sandbox is not None:
-                refusal = refuse_unconfined(config.allowed_commands, self._command_sandbox)
-                if refusal is not None:
-                    raise InputInvalid.of("allowed_commands", refusal)
+            permitted = (
+                self._permits_listed_commands
+                or harmless_of(config.allowed_commands) == config.allowed_commands
+            )
+            if "allowed_commands" in patch and not permitted:
+                raise InputInvalid.of("allowed_commands", _NOT_PERMITTED)
             new = config_json(config)
             for name in sorted(new):
                 if new[name] == old[name]:
                     continue
                 values = {
                     "value": new[name],
-                    "updated_at": self._clock.now(),
+                    "updated_at": change.now,
                     "updated_by": None if by is None else by.owner.id,
                 }
                 await connection.execute(
@@ -177,14 +162,7 @@ class ConfigStore:
                     if name in stored
                     else insert(schema.settings).values(name=name, **values)
                 )
-                await self._audit.record(
-                    "config.changed",
-                    principal=by,
-                    target=name,
-                    details={"old": old[name], "new": new[name]},
-                    connection=connection,
-                )
-        await self._await_lease_expiry()
+                await change.record("config.changed", name, old=old[name], new=new[name])
         return config
 
 

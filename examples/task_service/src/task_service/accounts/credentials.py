@@ -10,16 +10,14 @@ is still open, and replaces only the hash that it verified. An earlier request n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Principal
 from task_service.db import schema
 from task_service.db.engine import lock_table
 
+from .changes import Change
 from .sessions import end_open_sessions, require_open
 
 if TYPE_CHECKING:
@@ -32,31 +30,23 @@ _USERS = schema.users.c
 _LINKS = schema.password_links.c
 
 
-async def begin_credential_write(
-    connection: AsyncConnection, by: Principal[Any] | None, now: datetime
-) -> None:
+async def begin_credential_write(change: Change) -> None:
     """Lock the users: the first statement of every write of credentials, roles or disabled users.
 
     Users are always locked before links and sessions, so that transactions cannot deadlock.
 
-    Args:
-        connection: In a write transaction.
-        by: The acting principal; None means the service itself, its command line, or a link.
-        now: The present.
-
     Raises:
-        TokenRevoked: The login of `by` has ended since its request was authenticated.
+        CredentialRefused: The login that makes the change has ended since its request was authenticated.
     """
-    await lock_table(connection, schema.users)
-    if by is not None:
-        await require_open(connection, by, now)
+    await lock_table(change.connection, schema.users)
+    if change.by is not None:
+        await require_open(change, change.by)
 
 
 async def replace_password(
-    connection: AsyncConnection,
+    change: Change,
     user_id: str,
     password_hash: str,
-    now: datetime,
     *,
     verified_hash: str | None = None,
     keep_session: str | None = None,
@@ -64,10 +54,9 @@ async def replace_password(
     """Replace a user's password, void their links and end their login sessions.
 
     Args:
-        connection: After :func:`begin_credential_write`.
+        change: After :func:`begin_credential_write`.
         user_id: The user.
         password_hash: From :meth:`Passwords.hash`.
-        now: The present.
         verified_hash: The hash that the current password was verified against; None when a link was redeemed instead.
         keep_session: The session that stays open: the one in which the password was changed.
 
@@ -77,45 +66,42 @@ async def replace_password(
     conditions = [_USERS.id == user_id]
     if verified_hash is not None:
         conditions.append(_USERS.password_hash == verified_hash)
-    replaced = await connection.execute(
+    replaced = await change.connection.execute(
         update(schema.users).where(*conditions).values(password_hash=password_hash)
     )
     if replaced.rowcount != 1:
         return False
-    await void_links(connection, user_id, now)
-    await end_open_sessions(connection, user_id, now, keep=keep_session)
+    await void_links(change, user_id)
+    await end_open_sessions(change, user_id, keep=keep_session)
     return True
 
 
-async def void_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
+async def void_links(change: Change, user_id: str) -> None:
     """Void the links of a user."""
-    await connection.execute(
+    await change.connection.execute(
         update(schema.password_links)
         .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))
-        .values(used_at=now)
+        .values(used_at=change.now)
     )
 
 
-async def void_first_links(
-    connection: AsyncConnection, administrators: Sequence[User], now: datetime
-) -> None:
+async def void_first_links(change: Change, administrators: Sequence[User]) -> None:
     """Void every link for the first administrator once there is another administrator.
 
     The output of every process that was started shows such a link, and it must not let a later reader of that output become an
     administrator. Once an administrator can log in there are no such links, and this changes nothing.
 
     Args:
-        connection: In a write transaction that has locked the users.
-        administrators: The administrators before the change.
-        now: The present.
+        change: Has locked the users.
+        administrators: Those before the change.
     """
     if any(user.can_log_in for user in administrators):
         return
     for user in administrators:
-        await void_links(connection, user.id, now)
+        await void_links(change, user.id)
 
 
-async def void_oldest_first_links(connection: AsyncConnection, user_id: str, now: datetime) -> None:
+async def void_oldest_first_links(change: Change, user_id: str) -> None:
     """Leave room for one more link: a process that restarts in a loop must not add valid links without bound."""
     kept = (
         select(_LINKS.token_digest)
@@ -123,12 +109,12 @@ async def void_oldest_first_links(connection: AsyncConnection, user_id: str, now
         .order_by(_LINKS.created_at.desc(), _LINKS.token_digest)
         .limit(MAX_FIRST_LINKS - 1)
     )
-    await connection.execute(
+    await change.connection.execute(
         update(schema.password_links)
         .where(
             _LINKS.user_id == user_id,
             _LINKS.used_at.is_(None),
             _LINKS.token_digest.not_in(kept.subquery().select()),
         )
-        .values(used_at=now)
+        .values(used_at=change.now)
     )

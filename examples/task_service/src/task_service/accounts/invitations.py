@@ -19,16 +19,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, Principal
+from msk_auth import Principal
 from msk_auth.errors import InputInvalid
 from task_service.db import schema
-from task_service.db.engine import Database
 from task_service.errors import LinkInvalid, PasswordLoginOff
 
-from . import AwaitLeaseExpiry, no_leases
-from .audit import Audit
+from .changes import Accounts, Change
 from .credentials import (
     begin_credential_write,
     replace_password,
@@ -37,13 +34,14 @@ from .credentials import (
     void_oldest_first_links,
 )
 from .passwords import Passwords, check_password
-from .roles import ADMIN
+from .roles import ADMIN, check_roles
 from .users import (
     User,
     Users,
     administrators_of,
     begin_administration,
-    check_user,
+    check_name,
+    find_by_name,
     name_taken,
     read_user,
 )
@@ -73,37 +71,21 @@ class Invitation:
         return f"{base_url}/set-password#{self.token}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Invitations:
     """Makes and redeems links.
 
-    Args:
-        db: Holds them.
-        clock: Where the time comes from.
+    Attributes:
+        accounts: Holds them.
         users: The users.
-        audit: Records each change in the change's own transaction.
         passwords: Hashes the password that is chosen.
-        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
         passwords_on: Whether users have passwords here. Otherwise there are no links.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        *,
-        users: Users,
-        audit: Audit,
-        passwords: Passwords,
-        await_lease_expiry: AwaitLeaseExpiry = no_leases,
-        passwords_on: bool = True,
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._users = users
-        self._audit = audit
-        self._passwords = passwords
-        self._await_lease_expiry = await_lease_expiry
-        self._passwords_on = passwords_on
+    accounts: Accounts
+    users: Users
+    passwords: Passwords
+    passwords_on: bool = True
 
     async def create(self, user_id: str, *, by: Principal[Any] | None = None) -> Invitation:
         """Make a link for a user and void their earlier ones.
@@ -117,24 +99,22 @@ class Invitations:
             InputInvalid: The user is disabled.
             Problem: As :func:`begin_administration`.
         """
-        now = self._clock.now()
-        async with self._db.write() as connection:
-            await begin_administration(connection, by, now)
-            user = await read_user(connection, user_id)
+        async with self.accounts.change(by) as change:
+            await begin_administration(change)
+            user = await read_user(change.connection, user_id)
             if user.disabled:
                 raise InputInvalid.of("user_id", "This user is disabled. Enable them first.")
-            await void_links(connection, user.id, now)
-            return await self._add_link(connection, user, now, by=by)
+            await void_links(change, user.id)
+            return await self._add_link(change, user)
 
     async def create_user(
         self, username: str, roles: Iterable[str], *, by: Principal[Any] | None = None
     ) -> Invitation:
         """Add a user and make their link, both or neither. Arguments and errors as :meth:`Users.create`."""
-        name, checked_roles = check_user(username, roles)
-        now = self._clock.now()
-        async with name_taken(), self._db.write() as connection:
-            user = await self._users.add(connection, name, checked_roles, by=by)
-            return await self._add_link(connection, user, now, by=by)
+        name, checked_roles = check_name(username), check_roles(roles)
+        async with name_taken(), self.accounts.change(by) as change:
+            user = await self.users.add(change, name, checked_roles)
+            return await self._add_link(change, user)
 
     async def create_for_first_administrator(self) -> Invitation | None:
         """A link for this process's output as long as no administrator can log in; None once one can.
@@ -143,22 +123,21 @@ class Invitations:
         none, and each makes a link for that user. All links are valid until one is used, so the operator may take the
         link from the output of any process.
         """
-        if not self._passwords_on:
+        if not self.passwords_on:
             return None
-        async with self._db.read() as connection:
+        async with self.accounts.db.read() as connection:
             if any(user.can_log_in for user in await administrators_of(connection)):
                 return None
-        now = self._clock.now()
-        async with self._db.write() as connection:
+        async with self.accounts.change() as change:
             # Two processes that find no administrator must not make two: the link of one would stay valid after that of
             # the other was used.
-            await begin_credential_write(connection, None, now)
-            administrators = await administrators_of(connection)
+            await begin_credential_write(change)
+            administrators = await administrators_of(change.connection)
             if any(user.can_log_in for user in administrators):
                 return None
-            user = administrators[0] if administrators else await self._add_admin(connection)
-            await void_oldest_first_links(connection, user.id, now)
-            return await self._add_link(connection, user, now, by=None)
+            user = administrators[0] if administrators else await self._add_admin(change)
+            await void_oldest_first_links(change, user.id)
+            return await self._add_link(change, user)
 
     async def check(self, token: str) -> User:
         """The user whose password a link would set; nothing changes.
@@ -167,21 +146,21 @@ class Invitations:
             PasswordLoginOff: Users have no passwords here.
             LinkInvalid: It is unknown, spent or expired, or its user is disabled.
         """
-        if not self._passwords_on:
+        if not self.passwords_on:
             raise PasswordLoginOff
         if _TOKEN.fullmatch(token) is None:
             raise LinkInvalid
-        async with self._db.read() as connection:
+        async with self.accounts.db.read() as connection:
             user_id = await connection.scalar(
                 select(_LINKS.user_id).where(
                     _LINKS.token_digest == _digest(token),
                     _LINKS.used_at.is_(None),
-                    _LINKS.expires_at > self._clock.now(),
+                    _LINKS.expires_at > self.accounts.now(),
                 )
             )
         if user_id is None:
             raise LinkInvalid
-        user = await self._users.get(user_id)
+        user = await self.users.get(user_id)
         if user.disabled:
             raise LinkInvalid
         return user
@@ -203,56 +182,49 @@ class Invitations:
         """
         # The service spends time on hashing only for a valid link.
         user = await self.check(token)
-        password_hash = await self._passwords.hash(check_password(password, user.username))
-        now = self._clock.now()
-        async with self._db.write() as connection:
+        password_hash = await self.passwords.hash(check_password(password, user.username))
+        async with self.accounts.narrow() as change:
+            connection = change.connection
             # Of concurrent requests with this or another link of the user, one finds its link unspent. Any other change
             # of the password or the user since then has voided the link too.
-            await begin_credential_write(connection, None, now)
+            await begin_credential_write(change)
             spent = await connection.execute(
                 update(schema.password_links)
                 .where(
                     _LINKS.token_digest == _digest(token),
                     _LINKS.used_at.is_(None),
-                    _LINKS.expires_at > now,
+                    _LINKS.expires_at > change.now,
                 )
-                .values(used_at=now)
+                .values(used_at=change.now)
             )
             if spent.rowcount != 1:
                 raise LinkInvalid
             user = await read_user(connection, user.id)
             if ADMIN in user.roles:
-                await void_first_links(connection, await administrators_of(connection), now)
-            await replace_password(connection, user.id, password_hash, now)
-            await self._audit.record(
-                "user.password_set", anonymous=True, target=user.id, connection=connection
-            )
-        await self._await_lease_expiry()
+                await void_first_links(change, await administrators_of(connection))
+            await replace_password(change, user.id, password_hash)
+            await change.record("user.password_set", user.id, anonymous=True)
 
-    async def _add_link(
-        self, connection: AsyncConnection, user: User, now: datetime, *, by: Principal[Any] | None
-    ) -> Invitation:
-        if not self._passwords_on:
+    async def _add_link(self, change: Change, user: User) -> Invitation:
+        if not self.passwords_on:
             raise PasswordLoginOff
-        invitation = Invitation(user, secrets.token_urlsafe(32), now + LINK_LIFETIME)
-        await connection.execute(
+        invitation = Invitation(user, secrets.token_urlsafe(32), change.now + LINK_LIFETIME)
+        await change.connection.execute(
             insert(schema.password_links).values(
                 token_digest=_digest(invitation.token),
                 user_id=user.id,
-                created_at=now,
+                created_at=change.now,
                 expires_at=invitation.expires_at,
             )
         )
-        await self._audit.record(
-            "user.invited", principal=by, target=user.id, connection=connection
-        )
+        await change.record("user.invited", user.id)
         return invitation
 
-    async def _add_admin(self, connection: AsyncConnection) -> User:
-        taken = await self._users.find_password("admin", connection=connection)
+    async def _add_admin(self, change: Change) -> User:
+        taken = await find_by_name(change.connection, "admin")
         # An existing user of that name has other roles or is disabled, and is left unchanged.
         name = "admin" if taken is None else f"admin-{secrets.token_hex(3)}"
-        return await self._users.add(connection, name, (ADMIN,))
+        return await self.users.add(change, name, (ADMIN,))
 
 
 def _digest(token: str) -> str:

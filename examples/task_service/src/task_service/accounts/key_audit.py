@@ -26,10 +26,11 @@ from msk_auth.events import (
 )
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.tasks.run_keys import KEY_LEAKED, of_key
+from task_service.tasks.next_run import KEY_LEAKED, of_key
 from task_service.tasks.runs import cancel_runs
 
 from .audit import Audit
+from .changes import Change
 from .roles import MANAGE_KEYS, RECENT_LOGIN
 from .sessions import require_open
 from .users import read_user
@@ -66,111 +67,80 @@ class KeyAudit:
 
         Raises:
             LoginTooOld: The key is another owner's, and the login of the principal is older than :data:`RECENT_LOGIN`.
-            TokenRevoked: The login of the principal has ended since its request was authenticated.
+            CredentialRefused: The login of the principal has ended since its request was authenticated.
             PermissionDenied: The key is another owner's, and the principal administers keys no more.
         """
         principal = None if isinstance(event, KeyLeaked | KeyExpiring) else event.principal
+        change = Change(connection, principal, event.at, self._audit)
         if principal is not None:
-            await _confirm(connection, principal, event)
+            await _confirm(change, principal, event)
         match event:
-            case KeyCreated(principal=principal, record=record):
-                await self._created(connection, event, principal, record)
-            case KeyRotated(principal=principal, record=record, successor=successor):
+            case KeyCreated(record=record):
+                await _record(change, "key.created", record, **_granted(record))
+            case KeyRotated(record=record, successor=successor):
                 # The entries of the new key begin with the key that it replaces.
-                await self._created(connection, event, principal, successor, predecessor=record.id)
-                await self._record(
-                    connection, "key.rotated", record, principal, successor=successor.id
-                )
-            case KeyRevocation(principal=principal, record=record, cause=cause):
+                granted = _granted(successor)
+                await _record(change, "key.created", successor, predecessor=record.id, **granted)
+                await _record(change, "key.rotated", record, successor=successor.id)
+            case KeyRevocation(record=record, cause=cause):
                 details = {} if cause is RevocationCause.OWNER else {"cause": cause.value}
                 anonymous = cause is RevocationCause.POSSESSION
-                await self._record(
-                    connection, "key.revoked", record, principal, anonymous=anonymous, **details
-                )
-            case KeyDeleted(principal=principal, record=record):
-                await self._record(connection, "key.deleted", record, principal)
-            case KeyExpirySet(principal=principal, record=record):
+                await _record(change, "key.revoked", record, anonymous=anonymous, **details)
+            case KeyDeleted(record=record):
+                await _record(change, "key.deleted", record)
+            case KeyExpirySet(record=record):
                 end = None if record.expires_at is None else record.expires_at.isoformat()
-                await self._record(connection, "key.expiry_set", record, principal, expires_at=end)
-            case KeyUpdated(principal=principal, record=record, fields=fields):
-                await self._record(
-                    connection, "key.updated", record, principal, **_edited(record, fields)
-                )
+                await _record(change, "key.expiry_set", record, expires_at=end)
+            case KeyUpdated(record=record, fields=fields):
+                await _record(change, "key.updated", record, **_edited(record, fields))
             case KeyExpiring(record=record, days=days):
-                await self._record(connection, "key.expiring", record, None, days=days)
+                await _record(change, "key.expiring", record, days=days)
             case KeyLeaked():
-                await self._leaked(connection, event, revoked=True)
+                await _leaked(change, event, revoked=True)
 
     async def on_leak(self, event: KeyLeaked) -> None:
         """Record a place that :meth:`on_change` has not: a report of a revoked key changes no key.
 
-        If the database does not take the entry, it is logged, kept and written later, as that of a refusal.
+        If the database does not take the entry, it is logged, as that of a refusal.
         """
         try:
             async with self._db.write() as connection:
-                await self._leaked(connection, event, revoked=False)
+                change = Change(connection, None, event.at, self._audit)
+                await _leaked(change, event, revoked=False)
         except StoreUnavailable:
             details = {"name": event.record.name, **_place(event, revoked=False)}
-            self._audit.backlog.keep(
+            self._audit.leave_out(
                 self._audit.entry(
                     "key.leaked", anonymous=True, target=event.record.id, details=details
                 )
             )
 
-    async def _created(
-        self,
-        connection: AsyncConnection,
-        event: KeyCreated | KeyRotated,
-        principal: Principal[Any],
-        record: ApiKey,
-        **details: Any,
-    ) -> None:
-        scopes = None if record.scopes is None else sorted(record.scopes)
-        if record.networks is not None:
-            details["networks"] = sorted(record.networks)
-        await self._record(connection, "key.created", record, principal, scopes=scopes, **details)
 
-    async def _leaked(
-        self, connection: AsyncConnection, event: KeyLeaked, *, revoked: bool
-    ) -> None:
-        # A stranger who found the key may have started them.
-        its_runs = of_key(event.record.owner_id, event.record.id)
-        await cancel_runs(connection, its_runs, event.at, error=KEY_LEAKED)
-        known = select(_AUDIT.details).where(
-            _AUDIT.action == "key.leaked", _AUDIT.target == event.record.id
-        )
-        urls = [details.get("url") for details in await connection.scalars(known.limit(MAX_LEAKS))]
-        # Neither a repeated report nor a key that is copied to many places fills the log.
-        if len(urls) < MAX_LEAKS and event.location.url not in urls:
-            place = _place(event, revoked=revoked)
-            await self._record(
-                connection, "key.leaked", event.record, None, anonymous=True, **place
-            )
-
-    async def _record(
-        self,
-        connection: AsyncConnection,
-        action: str,
-        key: ApiKey,
-        principal: Principal[Any] | None,
-        *,
-        anonymous: bool = False,
-        **details: Any,
-    ) -> None:
-        if principal is not None and principal.owner.id != key.owner_id:
-            # The person acted for the owner of the key: the entry names both.
-            details["owner_id"] = key.owner_id
-        await self._audit.record(
-            action,
-            principal=principal,
-            anonymous=anonymous,
-            target=key.id,
-            details={"name": key.name, **details},
-            connection=connection,
-        )
+async def _leaked(change: Change, event: KeyLeaked, *, revoked: bool) -> None:
+    # A stranger who found the key may have started them.
+    its_runs = of_key(event.record.owner_id, event.record.id)
+    await cancel_runs(change.connection, its_runs, event.at, error=KEY_LEAKED)
+    known = select(_AUDIT.details).where(
+        _AUDIT.action == "key.leaked", _AUDIT.target == event.record.id
+    )
+    found = await change.connection.scalars(known.limit(MAX_LEAKS))
+    urls = [details.get("url") for details in found]
+    # Neither a repeated report nor a key that is copied to many places fills the log.
+    if len(urls) < MAX_LEAKS and event.location.url not in urls:
+        place = _place(event, revoked=revoked)
+        await _record(change, "key.leaked", event.record, anonymous=True, **place)
 
 
-async def _confirm(connection: AsyncConnection, principal: Principal[Any], event: KeyEvent) -> None:
+async def _record(
+    change: Change, action: str, key: ApiKey, *, anonymous: bool = False, **details: Any
+) -> None:
+    if change.by is not None and change.by.owner.id != key.owner_id:
+        # The person acted for the owner of the key: the entry names both.
+        details["owner_id"] = key.owner_id
+    await change.record(action, key.id, anonymous=anonymous, name=key.name, **details)
+
+
+async def _confirm(change: Change, principal: Principal[Any], event: KeyEvent) -> None:
     is_own = principal.owner.id == event.record.owner_id
     if not is_own:
         _RECENT.check(principal, event.at)
@@ -178,12 +148,19 @@ async def _confirm(connection: AsyncConnection, principal: Principal[Any], event
     if principal.session_id is not None and (
         not is_own or isinstance(event, KeyCreated | KeyRotated | KeyUpdated)
     ):
-        await require_open(connection, principal, event.at)
-    if (
-        not is_own
-        and MANAGE_KEYS not in (await read_user(connection, principal.owner.id)).permissions
-    ):
-        raise PermissionDenied([MANAGE_KEYS])
+        await require_open(change, principal)
+    if not is_own:
+        actor = await read_user(change.connection, principal.owner.id)
+        if MANAGE_KEYS not in actor.permissions:
+            raise PermissionDenied([MANAGE_KEYS])
+
+
+def _granted(record: ApiKey) -> dict[str, Any]:
+    """What the key may do, and from where."""
+    granted = {"scopes": None if record.scopes is None else sorted(record.scopes)}
+    if record.networks is not None:
+        granted["networks"] = sorted(record.networks)
+    return granted
 
 
 def _edited(record: ApiKey, fields: tuple[str, ...]) -> dict[str, Any]:

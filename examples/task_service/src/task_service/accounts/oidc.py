@@ -1,11 +1,12 @@
 """Logging in at an identity provider: OpenID Connect Core 1.0, by authorization code with PKCE (RFC 6749, RFC 7636).
 
-    GET /login/oidc            the browser is sent to the provider, and keeps a `PendingLogin` in a cookie
-    GET /login/oidc/callback   it comes back with a code, which is exchanged for an ID token
+    GET /login/oidc                       the browser is sent to the provider, and keeps a `PendingLogin` in a cookie
+    GET /login/oidc/callback              it comes back with a code, which is exchanged for an ID token
+    POST /login/oidc/backchannel-logout   the provider itself ends sessions (OpenID Connect Back-Channel Logout 1.0)
 
-The library verifies the ID token, as it would verify one that a client sends. Who it stands for is looked up by issuer and
-subject, and by nothing else: a name or an e-mail address that the provider lets people choose must not open an account that
-exists here.
+authlib's client speaks with the provider. The library verifies the ID token, as it would verify one that a client sends. Who it
+stands for is looked up by issuer and subject, and by nothing else: a name or an e-mail address that the provider lets people
+choose must not open an account that exists here.
 """
 
 from __future__ import annotations
@@ -15,40 +16,36 @@ import logging
 import secrets
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, Final, cast
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Final, Self, cast
+from urllib.parse import quote, urlsplit
 
-from authlib.integrations.base_client import OAuthError
-from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.integrations.starlette_client import OAuth, OAuthError
+from authlib.oauth2 import auth as client_auth
 from httpx2 import AsyncClient, HTTPError, InvalidURL, create_ssl_context
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, ExternalIdentity, Principal
+from msk_auth import ExternalIdentity, Principal
 from msk_auth.errors import ConfigurationError, CredentialRefused, Problem, StoreUnavailable
-from msk_auth.tokens.issuers import OIDC, RemoteKeySet
+from msk_auth.tokens.issuers import RemoteKeySet
 from task_service.claim_rule import ClaimRule
 from task_service.db import schema
-from task_service.db.engine import Database
 from task_service.errors import (
     LastAdministrator,
+    LogoutRefused,
     ProviderLoginRefused,
     ProviderUnavailable,
     UsernameTaken,
 )
 
-from . import AwaitLeaseExpiry, no_leases
-from .audit import Audit
+from .changes import Accounts
 from .config import ConfigStore
-from .login import LoggedIn
-from .provider_logout import BackChannelLogout, LogoutTokens, readable
-from .provider_tokens import verifier_of
+from .provider_tokens import LOGOUT_LEEWAY, id_tokens, logout_tokens, readable, verifier_of
 from .roles import ADMIN
-from .sessions import Sessions, end_session_of
+from .sessions import LoggedIn, ProviderLogout, Sessions, end_session_of
 from .throttle import PublicThrottle
 from .users import (
     MAX_USERNAME,
@@ -63,6 +60,7 @@ from .users import (
 _log = logging.getLogger(__name__)
 
 CALLBACK: Final = "/login/oidc/callback"
+LOGOUT: Final = "/login/oidc/backchannel-logout"
 PENDING_FOR: Final = timedelta(minutes=10)
 """How long a person may take at the provider."""
 
@@ -75,7 +73,6 @@ _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ID_TOKEN: Final = 16_000
 # An address that is longer is refused by many servers.
 _MAX_HINT: Final = 4_000
-_METADATA_SECONDS: Final = 3600.0
 _DEFAULT_ROLE: Final = "user"
 _USERS = schema.users.c
 _IDENTITIES = schema.identities.c
@@ -122,32 +119,6 @@ class PendingLogin:
     replaces: str | None = None
 
 
-class _Metadata(BaseModel):
-    """The part of the discovery document that is used here (OpenID Connect Discovery 1.0, section 3)."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-    issuer: str
-    authorization_endpoint: str
-    token_endpoint: str
-    end_session_endpoint: str | None = None
-    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
-    authorization_response_iss_parameter_supported: bool = False
-
-    def check(self, issuer: str) -> None:
-        """Refuse another issuer's document, and addresses without TLS; only an issuer on this machine may have such.
-
-        Raises:
-            ValueError: It is to be refused.
-        """
-        if self.issuer != issuer:
-            raise ValueError("it names another issuer")
-        allowed = {"https", urlsplit(issuer).scheme}
-        endpoints = (self.authorization_endpoint, self.token_endpoint, self.end_session_endpoint)
-        if any(url is not None and urlsplit(url).scheme not in allowed for url in endpoints):
-            raise ValueError("an address in it is not encrypted")
-
-
 class OidcLogin:
     """Logs people in who prove at the provider who they are.
 
@@ -156,20 +127,16 @@ class OidcLogin:
     Args:
         provider: The service's registration.
         base_url: The service's origin for browsers; the provider must know `base_url + CALLBACK`.
-        db: Holds identities.
-        clock: Where the time comes from.
+        accounts: Holds identities.
         users: The users; who comes for the first time is added.
         sessions: Starts sessions.
         config: Limits sessions.
-        audit: Records refused logins.
         refusals: Counts the refused logins of each address.
         strays: Counts answers that belong to no login of the browser. Any site can make a browser send these, so they do not
             keep its address from logging in.
-        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
 
     Attributes:
         provider: The service's registration.
-        logout: Ends the sessions that the provider has ended.
 
     Raises:
         ConfigurationError: The certificates or the proxy that the environment names cannot be used.
@@ -180,27 +147,21 @@ class OidcLogin:
         provider: Provider,
         *,
         base_url: str,
-        db: Database,
-        clock: Clock,
+        accounts: Accounts,
         users: Users,
         sessions: Sessions,
         config: ConfigStore,
-        audit: Audit,
         refusals: PublicThrottle,
         strays: PublicThrottle,
-        await_lease_expiry: AwaitLeaseExpiry = no_leases,
     ) -> None:
         self.provider = provider
         self._base_url = base_url
-        self._db = db
-        self._clock = clock
+        self._accounts = accounts
         self._users = users
         self._sessions = sessions
         self._config = config
-        self._audit = audit
         self._refusals = refusals
         self._strays = strays
-        self._await_lease_expiry = await_lease_expiry
         try:
             # Reading certificates takes longer than a request, and both halves of a login need the same.
             self._tls = create_ssl_context()
@@ -210,18 +171,14 @@ class OidcLogin:
                 "The identity provider cannot be reached: check SSL_CERT_FILE and the variables of the proxy, such as"
                 f" HTTPS_PROXY ({error})."
             ) from error
-        self._metadata: tuple[float, _Metadata] | None = None
-        keys = RemoteKeySet(provider.issuer, ssl_context=self._tls)
-        self.logout = BackChannelLogout(
-            LogoutTokens(provider.issuer, client_id=provider.client_id, keys=keys),
-            clock=clock,
-            sessions=sessions,
+        self._client = self._register()
+        issuer, client_id = provider.issuer, provider.client_id
+        keys = RemoteKeySet(issuer, ssl_context=self._tls)
+        self._id_tokens = verifier_of(id_tokens(issuer, client_id, keys), clock=accounts.clock)
+        self._logout_tokens = verifier_of(
+            logout_tokens(issuer, client_id, keys), clock=accounts.clock
         )
-        self._id_tokens = verifier_of(
-            # Roles are this service's own.
-            OIDC(provider.issuer, audience=provider.client_id, grants=None, token="id", keys=keys),
-            clock=clock,
-        )
+        self._keeping_keys = AsyncExitStack()
 
     async def begin(
         self, target: str, *, replaces: str | None = None, fresh: bool = False
@@ -236,33 +193,16 @@ class OidcLogin:
         Raises:
             ProviderUnavailable: Its discovery document cannot be had.
         """
-        metadata = await self._discover()
+        client = await self._discovered()
+        # With `max_age` the ID token has to contain the time of the login (Core, section 3.1.2.1).
+        asked = {"max_age": 0, "prompt": "login"} if fresh else {"max_age": 86_400}
+        made = await client.create_authorization_url(self._base_url + CALLBACK, **asked)
         pending = PendingLogin(
-            secrets.token_urlsafe(32),
-            secrets.token_urlsafe(32),
-            secrets.token_urlsafe(48),
-            target,
-            replaces,
+            made["state"], made["nonce"], made["code_verifier"], target, replaces
         )
-        async with self._client() as client:
-            url: str = client.create_authorization_url(
-                metadata.authorization_endpoint,
-                state=pending.state,
-                code_verifier=pending.code_verifier,
-                nonce=pending.nonce,
-                # With it the ID token has to contain the time of the login (Core, section 3.1.2.1).
-                **({"max_age": 0, "prompt": "login"} if fresh else {"max_age": 86_400}),
-            )[0]
-        return url, pending
+        return made["url"], pending
 
-    async def finish(
-        self,
-        pending: PendingLogin | None,
-        answer: Mapping[str, str],
-        *,
-        address: str | None,
-        user_agent: str | None,
-    ) -> LoggedIn:
+    async def finish(self, pending: PendingLogin | None, answer: Mapping[str, str]) -> LoggedIn:
         """Start a session for the person who comes back from the provider.
 
         When this returns, no process accepts the token of the session that the new one replaces.
@@ -270,8 +210,6 @@ class OidcLogin:
         Args:
             pending: From :meth:`begin`, as the same browser kept it; None if it kept nothing.
             answer: The query of the callback.
-            address: The client's address.
-            user_agent: The header `User-Agent`.
 
         Raises:
             ProviderLoginRefused: The answer does not belong to the pending login, or the person may not log in.
@@ -281,7 +219,7 @@ class OidcLogin:
         if pending is not None and not _matches(answer.get("state"), pending.state):
             pending = None
         throttle = self._strays if pending is None else self._refusals
-        await throttle.check(address)
+        await throttle.check()
         # Before the code is exchanged: what the provider ends from then on must not begin here.
         last_logout = await self._sessions.last_provider_logout()
         try:
@@ -291,14 +229,12 @@ class OidcLogin:
                 user,
                 principal,
                 id_token,
-                address,
-                user_agent,
                 replaces=None if pending is None else pending.replaces,
                 last_logout=last_logout,
             )
         except ProviderLoginRefused as refused:
-            await throttle.count(address)
-            await self._audit.record_refusal("login.failed", anonymous=True)
+            await throttle.count()
+            await self._accounts.audit.record_refusal("login.failed", anonymous=True)
             _log.info("a login at the identity provider was refused: %s", refused.detail)
             raise
 
@@ -309,32 +245,58 @@ class OidcLogin:
             None if the provider has no such address, or does not answer: the session here has ended all the same.
         """
         try:
-            endpoint = (await self._discover()).end_session_endpoint
+            client = await self._discovered()
         except ProviderUnavailable:
             return None
-        if endpoint is None:
+        if client.server_metadata.get("end_session_endpoint") is None:
             return None
-        parameters = {
-            "client_id": self.provider.client_id,
-            "post_logout_redirect_uri": f"{self._base_url}/login",
-        }
-        if len(id_token) <= _MAX_HINT:
-            parameters["id_token_hint"] = id_token
-        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(parameters)}"
+        made = await client.create_logout_url(
+            f"{self._base_url}/login",
+            id_token if len(id_token) <= _MAX_HINT else None,
+            client_id=self.provider.client_id,
+        )
+        return str(made["url"])
 
-    async def __aenter__(self) -> OidcLogin:
-        await self._id_tokens.__aenter__()
-        await self.logout.__aenter__()
+    async def log_out(self, logout_token: str) -> None:
+        """Carry out a logout that the provider asks for.
+
+        When this returns, no process accepts the tokens of the sessions that it names. A logout of a session that is over, or of
+        a person who is unknown here, succeeds (Back-Channel Logout, section 2.7).
+
+        Args:
+            logout_token: As it was sent. That request has no login: the signature of the token counts.
+
+        Raises:
+            LogoutRefused: It is not valid, was used before, or the database or the provider's keys are not there.
+        """
+        try:
+            principal = await self._logout_tokens.authenticate([b"Bearer " + logout_token.encode()])
+            identity = cast("ExternalIdentity", principal.identity)
+            await self._sessions.end_at_provider(
+                ProviderLogout(
+                    issuer=identity.issuer,
+                    token_id=cast("str", identity.claims["jti"]),
+                    # Twice, because the clock of another process may be behind this one's.
+                    expires_at=cast("datetime", principal.expires_at) + 2 * LOGOUT_LEEWAY,
+                    subject=readable(identity.claims, "sub"),
+                    provider_sid=readable(identity.claims, "sid"),
+                )
+            )
+        except StoreUnavailable as error:
+            # The standard has one status for all failures (section 2.8), and the token was not used up.
+            _log.warning("a logout of the identity provider could not be carried out: %s", error)
+            raise LogoutRefused("The logout could not be carried out. Send it again.") from error
+        except (CredentialRefused, Problem) as error:
+            _log.info("a logout token is refused: %s", error)
+            raise LogoutRefused from error
+
+    async def __aenter__(self) -> Self:
+        await self._keeping_keys.enter_async_context(self._id_tokens)
+        await self._keeping_keys.enter_async_context(self._logout_tokens)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.logout.__aexit__(kind, error, trace)
-        await self._id_tokens.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._keeping_keys.aclose()
 
     async def _verify(
         self, pending: PendingLogin | None, answer: Mapping[str, str]
@@ -344,17 +306,19 @@ class OidcLogin:
             raise ProviderLoginRefused(
                 "This login was begun in another window, or too long ago. Log in again."
             )
-        metadata = await self._discover()
+        client = await self._discovered()
+        names_issuer = client.server_metadata.get("authorization_response_iss_parameter_supported")
         # Another provider may have been mixed in (RFC 9207).
-        if answer.get("iss", self.provider.issuer) != self.provider.issuer or (
-            metadata.authorization_response_iss_parameter_supported and "iss" not in answer
+        if (
+            answer.get("iss", None if names_issuer else self.provider.issuer)
+            != self.provider.issuer
         ):
             raise ProviderLoginRefused
         if "error" in answer or "code" not in answer:
             raise ProviderLoginRefused(
                 "The identity provider did not let you in. Log in again, or ask its administrator."
             )
-        id_token = await self._exchange(metadata, answer["code"], pending.code_verifier)
+        id_token = await self._exchange(client, answer["code"], pending.code_verifier)
         try:
             principal = await self._id_tokens.authenticate([b"Bearer " + id_token.encode()])
         except StoreUnavailable as error:
@@ -367,17 +331,12 @@ class OidcLogin:
             raise ProviderLoginRefused
         return principal, id_token
 
-    async def _exchange(self, metadata: _Metadata, code: str, code_verifier: str) -> str:
+    async def _exchange(self, client: Any, code: str, code_verifier: str) -> str:
         """The ID token for a code."""
         try:
-            async with self._client(metadata) as client:
-                answer: dict[str, Any] = await client.fetch_token(
-                    metadata.token_endpoint,
-                    grant_type="authorization_code",
-                    code=code,
-                    redirect_uri=self._base_url + CALLBACK,
-                    code_verifier=code_verifier,
-                )
+            answer: dict[str, Any] = await client.fetch_access_token(
+                self._base_url + CALLBACK, code=code, code_verifier=code_verifier
+            )
         except OAuthError as error:
             _log.warning("the identity provider refused a code: %s", error.error)
             raise ProviderLoginRefused from error
@@ -403,7 +362,7 @@ class OidcLogin:
         is_administrator = self.provider.administrators is not None and (
             self.provider.administrators.applies_to(identity.claims)
         )
-        async with self._db.read() as connection:
+        async with self._accounts.db.read() as connection:
             user = await _find(connection, identity)
         role = ADMIN if is_administrator else _DEFAULT_ROLE
         if user is None:
@@ -419,18 +378,18 @@ class OidcLogin:
     async def _add(self, identity: ExternalIdentity, role: str) -> User:
         for name in _names(identity.claims):
             try:
-                async with name_taken(), self._db.write() as connection:
+                async with name_taken(), self._accounts.change() as change:
                     # Another window may have been faster.
-                    found = await _find(connection, identity)
+                    found = await _find(change.connection, identity)
                     if found is not None:
                         return found
-                    user = await self._users.add(connection, name, (role,), external_login=True)
-                    await connection.execute(
+                    user = await self._users.add(change, name, (role,), external_login=True)
+                    await change.connection.execute(
                         insert(schema.identities).values(
                             issuer=identity.issuer,
                             subject=identity.subject,
                             user_id=user.id,
-                            created_at=self._clock.now(),
+                            created_at=change.now,
                         )
                     )
                     return user
@@ -443,8 +402,6 @@ class OidcLogin:
         user: User,
         principal: Principal[None],
         id_token: str,
-        address: str | None,
-        user_agent: str | None,
         *,
         replaces: str | None,
         last_logout: datetime | None,
@@ -452,94 +409,96 @@ class OidcLogin:
         identity = cast("ExternalIdentity", principal.identity)
         provider_sid = readable(identity.claims, "sid")
         config = await self._config.current()
-        now = self._clock.now()
-        authenticated_at: datetime = principal.authenticated_at or now - UNKNOWN_AGE
-        async with self._db.write() as connection:
+        async with self._accounts.change() as change:
             await self._sessions.refuse_ended_at_provider(
-                connection,
+                change.connection,
                 issuer=identity.issuer,
                 subject=identity.subject,
                 provider_sid=provider_sid,
                 since=last_logout,
             )
-            updated = await connection.execute(
+            updated = await change.connection.execute(
                 update(schema.users)
                 .where(_USERS.id == user.id, _USERS.disabled_at.is_(None))
-                .values(last_login_at=now)
+                .values(last_login_at=change.now)
             )
             if updated.rowcount != 1:
                 raise ProviderLoginRefused("Your account is disabled. Ask an administrator.")
             # The cookie that names it is the client's: only a session of the same user ends.
-            replaced = replaces is not None and await end_session_of(
-                connection, user.id, replaces, now
-            )
+            replaced = replaces is not None and await end_session_of(change, user.id, replaces)
             details = {"issuer": self.provider.issuer}
-            session = await self._sessions.start(
-                user.to_owner(),
+            logged_in = await self._sessions.start(
+                change,
+                user,
                 config,
-                address=address,
-                user_agent=user_agent,
-                connection=connection,
                 details=details | {"replaced": replaces} if replaced else details,
-                authenticated_at=authenticated_at,
+                authenticated_at=principal.authenticated_at or change.now - UNKNOWN_AGE,
                 id_token=id_token,
                 provider_sid=provider_sid,
             )
         if replaced:
-            await self._await_lease_expiry()
-        token, expires_in = self._sessions.issue_token(session)
-        return LoggedIn(token, expires_in, user, session.id)
+            await self._accounts.await_lease_expiry()
+        return logged_in
 
-    def _client(self, metadata: _Metadata | None = None) -> Any:
+    def _register(self) -> Any:
         # Any, because authlib's stubs leave out most types.
-        authentication: Any
-        if self.provider.client_secret is None:
-            authentication = "none"
-        elif (
-            metadata and "client_secret_basic" not in metadata.token_endpoint_auth_methods_supported
-        ):
-            authentication = "client_secret_post"
-        else:
-            authentication = _client_secret_basic
-        return AsyncOAuth2Client(
-            self.provider.client_id,
-            self.provider.client_secret,
-            token_endpoint_auth_method=authentication,
-            scope=_SCOPE,
-            redirect_uri=self._base_url + CALLBACK,
-            code_challenge_method="S256",
-            timeout=_TIMEOUT_SECONDS,
-            verify=self._tls,
+        provider = self.provider
+        return cast("Any", OAuth()).register(
+            "provider",
+            client_id=provider.client_id,
+            client_secret=provider.client_secret,
+            server_metadata_url=f"{provider.issuer.rstrip('/')}/.well-known/openid-configuration",
+            client_auth_methods=[("secret", self._authenticate)],
+            client_kwargs={
+                "token_endpoint_auth_method": "secret" if provider.client_secret else "none",
+                "scope": _SCOPE,
+                "code_challenge_method": "S256",
+                "timeout": _TIMEOUT_SECONDS,
+                "verify": self._tls,
+            },
         )
 
-    async def _discover(self) -> _Metadata:
-        now = self._clock.monotonic()
-        if self._metadata is not None and now - self._metadata[0] < _METADATA_SECONDS:
-            return self._metadata[1]
-        url = self.provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
+    def _authenticate(
+        self, auth: Any, method: str, uri: str, headers: dict[str, str], body: Any
+    ) -> Any:
+        """Authenticate the service as the provider wants; authlib's own leaves out the encoding (RFC 6749, section 2.3.1)."""
+        basic = "client_secret_basic"
+        metadata = self._client.server_metadata
+        if basic not in metadata.get("token_endpoint_auth_methods_supported", [basic]):
+            return cast("Any", client_auth).encode_client_secret_post(
+                auth, method, uri, headers, body
+            )
+        # A space as %20, which also those providers decode that take a plus literally.
+        parts = (quote(part, safe="") for part in (auth.client_id, auth.client_secret))
+        headers["Authorization"] = f"Basic {b64encode(':'.join(parts).encode()).decode()}"
+        return uri, headers, body
+
+    async def _discovered(self) -> Any:
+        """The client with the provider's discovery document (OpenID Connect Discovery 1.0), which it reads once."""
+        client = self._client
         try:
-            async with self._client() as client:
-                response = await client.request("GET", url, withhold_token=True)
-                response.raise_for_status()
-                metadata = _Metadata.model_validate_json(response.content)
-                metadata.check(self.provider.issuer)
-        except (HTTPError, ValueError) as error:
+            _check_metadata(await client.load_server_metadata(), self.provider.issuer)
+        except (HTTPError, TypeError, ValueError) as error:
             _log.warning("the identity provider's discovery document cannot be used: %s", error)
-            if self._metadata is not None:
-                return self._metadata[1]
+            # Reads it anew.
+            self._client = self._register()
             raise ProviderUnavailable from error
-        self._metadata = (now, metadata)
-        return metadata
+        return client
 
 
-def _client_secret_basic(
-    client: Any, _method: str, uri: str, headers: dict[str, str], body: str
-) -> tuple[str, dict[str, str], str]:
-    """Authenticates the service; authlib's own leaves out the encoding (RFC 6749, section 2.3.1)."""
-    # A space as %20, which also those providers decode that take a plus literally.
-    parts = (quote(part, safe="") for part in (client.client_id, client.client_secret))
-    headers["Authorization"] = f"Basic {b64encode(':'.join(parts).encode()).decode()}"
-    return uri, headers, body
+def _check_metadata(metadata: Mapping[str, Any], issuer: str) -> None:
+    """Refuse another issuer's document, and addresses without TLS; only an issuer on this machine may have such.
+
+    Raises:
+        ValueError: It is to be refused.
+    """
+    if metadata.get("issuer") != issuer:
+        raise ValueError("it names another issuer")
+    endpoints = [metadata.get("authorization_endpoint"), metadata.get("token_endpoint")]
+    endpoints += [metadata.get("end_session_endpoint") or issuer]
+    allowed = {"https", urlsplit(issuer).scheme}
+    if any(urlsplit(str(url)).scheme not in allowed for url in endpoints):
+        raise ValueError("an address in it is missing or not encrypted")
 
 
 def _matches(sent: object, kept: str) -> bool:

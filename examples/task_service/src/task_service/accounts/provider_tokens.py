@@ -1,10 +1,20 @@
-"""Verifying what the identity provider signs."""
+"""Verifying what the identity provider signs: ID tokens, and logout tokens. Each of the two is refused in the place of the other."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final, cast
+
 from msk_auth import AsyncAuthenticator, Clock, ExternalIdentity, Owner
 from msk_auth.stores.memory import AsyncMemoryKeyStore
-from msk_auth.tokens.issuers import ExternalIssuer
+from msk_auth.tokens.issuers import ExternalIssuer, KeySet, Provider, TokenRules
+
+LOGOUT_LEEWAY: Final = timedelta(seconds=30)
+"""By how much the provider's clock may be ahead when it sends a logout token."""
+
+_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
+_MAX_TEXT: Final = 255
 
 
 def verifier_of(tokens: ExternalIssuer, *, clock: Clock) -> AsyncAuthenticator[None]:
@@ -31,3 +41,66 @@ async def _no_owner(_owner_id: str) -> Owner[None] | None:
 
 async def _any_person(identity: ExternalIdentity) -> Owner[None]:
     return Owner(identity.subject, frozenset(), None)
+
+
+def id_tokens(issuer: str, client_id: str, keys: KeySet) -> ExternalIssuer:
+    """The ID tokens of a provider, which grant nothing: roles are this service's own.
+
+    Args:
+        issuer: Its `iss`.
+        client_id: The service's id there.
+        keys: The provider's.
+    """
+    return ExternalIssuer(
+        Provider.OIDC, issuer, audience=client_id, grants=None, token="id", keys=keys
+    )
+
+
+def logout_tokens(issuer: str, client_id: str, keys: KeySet) -> ExternalIssuer:
+    """The logout tokens of a provider (OpenID Connect Back-Channel Logout 1.0, section 2.4), verified as section 2.6 says.
+
+    Args:
+        issuer: Its `iss`.
+        client_id: The service's id there.
+        keys: The provider's.
+    """
+    return ExternalIssuer(
+        Provider.OIDC,
+        issuer,
+        audience=client_id,
+        grants=None,
+        token=_LOGOUT,
+        keys=keys,
+        leeway=LOGOUT_LEEWAY,
+    )
+
+
+def _is_logout_token(claims: Mapping[str, object]) -> bool:
+    """Nothing else that the provider signs, ID tokens above all."""
+    events = claims.get("events")
+    if not isinstance(events, Mapping) or "nonce" in claims:
+        return False
+    if not isinstance(cast("Mapping[str, object]", events).get(_EVENT), Mapping):
+        return False
+    named = [name for name in ("sub", "sid") if name in claims]
+    return bool(named) and all(readable(claims, name) is not None for name in named)
+
+
+_LOGOUT: Final = TokenRules(
+    kind="logout",
+    types=frozenset({None, "logout+jwt", "application/logout+jwt"}),
+    requires=("jti",),
+    is_kind=_is_logout_token,
+    # The person; of a token that names a session alone, that session.
+    subject=lambda claims: cast("str", claims.get("sub", claims.get("sid"))),
+    # Two minutes are recommended. For so long after `iat` the id of a token is remembered.
+    max_lifetime=timedelta(hours=1),
+)
+
+
+def readable(claims: Mapping[str, object], name: str) -> str | None:
+    """A claim that is printable text of at most 255 characters, as the database can hold it; None if it is something else."""
+    value = claims.get(name)
+    if isinstance(value, str) and 0 < len(value) <= _MAX_TEXT and value.isprintable():
+        return value
+    return None

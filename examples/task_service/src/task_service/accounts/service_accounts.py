@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Select, and_, case, func, insert, or_, select, type_coerce, update
+from sqlalchemy import Select, and_, case, func, insert, or_, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import AsyncAuthenticator, Clock, Owner, Principal
+from msk_auth import AsyncAuthenticator, Owner, Principal
 from msk_auth.errors import InputInvalid
 from task_service.db import schema
-from task_service.db.engine import Database
-from task_service.db.paging import Order, Paging, count_rows
+from task_service.db.paging import Order, Page, Paging
 from task_service.errors import ServiceAccountNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
 
-from . import AwaitLeaseExpiry, no_leases
-from .audit import Audit
+from .changes import Accounts
 from .roles import KEY_PERMISSIONS, MANAGE_KEYS, ROLE_PERMISSIONS
 from .users import (
     MAX_USERNAME,
@@ -35,6 +33,7 @@ from .users import (
     check_name,
     name_contains,
     name_taken,
+    write_user,
 )
 
 MAX_PAGE: Final = 200
@@ -72,15 +71,6 @@ class ServiceAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceAccountPage:
-    """One page of service accounts; `next_cursor` is None on the last one, and `total` if they were not counted."""
-
-    items: tuple[ServiceAccount, ...]
-    next_cursor: str | None
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceAccountQuery:
     """Which service accounts to list, by name; None means any.
 
@@ -104,28 +94,15 @@ async def may_act_for(principal: Principal[User], owner: Owner[User]) -> Iterabl
     return PERMISSIONS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccounts:
     """The service accounts, and what administrators change about them.
 
-    Args:
-        db: Holds them.
-        clock: Where the time comes from.
-        audit: Records every change in the change's own transaction.
-        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
+    Attributes:
+        accounts: Holds them.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        *,
-        audit: Audit,
-        await_lease_expiry: AwaitLeaseExpiry = no_leases,
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._audit = audit
-        self._await_lease_expiry = await_lease_expiry
+    accounts: Accounts
 
     async def list(
         self,
@@ -134,7 +111,7 @@ class ServiceAccounts:
         cursor: str | None = None,
         limit: int = 50,
         count: bool = False,
-    ) -> ServiceAccountPage:
+    ) -> Page[ServiceAccount]:
         """A page of service accounts, by name. Deleted ones are left out.
 
         Args:
@@ -153,11 +130,10 @@ class ServiceAccounts:
             is_disabled = _USERS.disabled_at.is_not(None)
             wanted = wanted.where(is_disabled if query.disabled else ~is_disabled)
         paging = Paging(_BY_NAME, query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
-        async with self._db.read() as connection:
-            rows = (await connection.execute(paging.apply(wanted))).all()
-            total = await count_rows(connection, wanted) if count else None
-        shown, next_cursor = paging.cut(rows)
-        return ServiceAccountPage(tuple(map(_account, shown)), next_cursor, total)
+        async with self.accounts.db.read() as connection:
+            return await paging.read(
+                connection, wanted, _account, counted=wanted if count else None
+            )
 
     async def get(self, account_id: str) -> ServiceAccount:
         """The service account with this id.
@@ -165,7 +141,7 @@ class ServiceAccounts:
         Raises:
             ServiceAccountNotFound: There is none.
         """
-        async with self._db.read() as connection:
+        async with self.accounts.db.read() as connection:
             return await self._read(connection, account_id)
 
     async def create(
@@ -185,28 +161,21 @@ class ServiceAccounts:
         """
         checked = check_name(name, field="name")
         text = _check_description(description)
-        now = self._clock.now()
         account_id = new_id(SERVICE_ACCOUNT)
-        async with name_taken(), self._db.write() as connection:
-            await begin_administration(connection, by, now)
-            await connection.execute(
+        async with name_taken(), self.accounts.change(by) as change:
+            await begin_administration(change)
+            await change.connection.execute(
                 insert(schema.users).values(
                     id=account_id,
                     username=checked,
                     roles=[_ROLE],
                     service_account=True,
                     description=text,
-                    created_at=now,
+                    created_at=change.now,
                 )
             )
-            await self._audit.record(
-                "service_account.created",
-                principal=by,
-                target=account_id,
-                details={"name": checked},
-                connection=connection,
-            )
-            return await self._read(connection, account_id)
+            await change.record("service_account.created", account_id, name=checked)
+            return await self._read(change.connection, account_id)
 
     async def change(
         self,
@@ -233,21 +202,22 @@ class ServiceAccounts:
             Problem: As :func:`begin_administration`.
         """
         text = _check_description(description)
-        now = self._clock.now()
-        async with self._db.write() as connection:
-            await begin_administration(connection, by, now)
-            before = await self._read(connection, account_id)
+        async with self.accounts.narrow(by) as change:
+            await begin_administration(change)
+            before = await self._read(change.connection, account_id)
+            name = before.name
             if description is not None and text != before.description:
-                await self._write(connection, account_id, description=text)
-                await self._record(connection, "described", before, by, description=text)
+                await write_user(change, account_id, description=text)
+                await change.record(
+                    "service_account.described", account_id, name=name, description=text
+                )
             if disabled is not None and disabled != before.disabled:
-                await self._write(connection, account_id, disabled_at=now if disabled else None)
+                await write_user(change, account_id, disabled_at=change.now if disabled else None)
                 if disabled:
-                    await cancel_runs_of(connection, account_id, now)
-                await self._record(connection, "disabled" if disabled else "enabled", before, by)
-            account = await self._read(connection, account_id)
-        await self._await_lease_expiry()
-        return account
+                    await cancel_runs_of(change.connection, account_id, change.now)
+                action = "service_account.disabled" if disabled else "service_account.enabled"
+                await change.record(action, account_id, name=name)
+            return await self._read(change.connection, account_id)
 
     async def delete(
         self,
@@ -269,28 +239,22 @@ class ServiceAccounts:
             ServiceAccountNotFound: There is no such service account.
             Problem: As :func:`begin_administration`.
         """
-        now = self._clock.now()
-        async with self._db.write() as connection:
-            await begin_administration(connection, by, now)
-            before = await self._read(connection, account_id)
+        async with self.accounts.narrow(by) as change:
+            await begin_administration(change)
+            before = await self._read(change.connection, account_id)
             # No name of an account has a space, so this one is taken by none.
             kept = f"{before.name[: MAX_USERNAME - len(account_id) - 1]} {account_id}"
-            await self._write(
-                connection,
-                account_id,
-                username=kept,
-                deleted_at=now,
-                disabled_at=now,
+            await write_user(
+                change, account_id, username=kept, deleted_at=change.now, disabled_at=change.now
             )
-            await cancel_runs_of(connection, account_id, now)
-            await self._record(connection, "deleted", before, by)
-        await self._await_lease_expiry()
+            await cancel_runs_of(change.connection, account_id, change.now)
+            await change.record("service_account.deleted", account_id, name=before.name)
         # Refused already, as their owner is gone; from here on they are also shown as revoked.
         await authenticator.forget_owner(account_id)
 
     def _selecting(self) -> Select[Any]:
         """The statement that selects the service accounts, each with a summary of its keys."""
-        now = schema.to_microseconds(self._clock.now())
+        now = schema.to_microseconds(self.accounts.now())
         is_active = and_(
             _KEYS.revoked_at.is_(None), or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > now)
         )
@@ -318,27 +282,6 @@ class ServiceAccounts:
             if row is not None:
                 return _account(row)
         raise ServiceAccountNotFound
-
-    async def _write(self, connection: AsyncConnection, account_id: str, **values: Any) -> None:
-        await connection.execute(
-            update(schema.users).where(_USERS.id == account_id).values(**values)
-        )
-
-    async def _record(
-        self,
-        connection: AsyncConnection,
-        what: str,
-        account: ServiceAccount,
-        by: Principal[Any] | None,
-        **details: object,
-    ) -> None:
-        await self._audit.record(
-            f"service_account.{what}",
-            principal=by,
-            target=account.id,
-            details={"name": account.name, **details},
-            connection=connection,
-        )
 
 
 def _check_description(description: str | None) -> str | None:

@@ -7,13 +7,11 @@ collected in memory and written once a minute, never while a request waits.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -30,33 +28,30 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import (
-    Clock,
     CredentialKind,
-    Owner,
     Principal,
     Session,
     TokenProfile,
 )
-from msk_auth.errors import StoreUnavailable, TokenInvalid, TokenRevoked
-from task_service import background
+from msk_auth.errors import CredentialRefused, StoreUnavailable
+from task_service.background import Flushing
 from task_service.db import schema
-from task_service.db.engine import Database, lock_table
+from task_service.db.engine import lock_table
 from task_service.errors import ProviderLoginRefused, SessionNotFound
 from task_service.ids import is_id, new_id
+from task_service.request_record import request_address, request_user_agent
 
-from . import AwaitLeaseExpiry, no_leases
-from .audit import Audit
+from .changes import Accounts, Change
 from .config import ServiceConfig
 from .login_methods import LoginMethods
+
+if TYPE_CHECKING:
+    from .users import User
 
 _log = logging.getLogger(__name__)
 
 KEPT_FOR: Final = timedelta(days=30)
 """How long an ended or expired session stays in the database."""
-
-_FLUSH_SECONDS: Final = 60.0
-_MAX_USER_AGENT: Final = 256
-_MAX_ADDRESS: Final = 64
 
 _SESSIONS = schema.sessions.c
 _SETTINGS = schema.settings.c
@@ -107,6 +102,23 @@ class LoginSession:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """A login that succeeded.
+
+    Attributes:
+        token: The login token (JWT). It expires with the session's lifetime.
+        expires_in: Its lifetime in seconds, unless the session becomes idle earlier.
+        user: The user who logged in.
+        session_id: The new session.
+    """
+
+    token: str = field(repr=False)
+    expires_in: int
+    user: User
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProviderLogout:
     """What a logout token of the identity provider asks for.
 
@@ -125,123 +137,80 @@ class ProviderLogout:
     provider_sid: str | None
 
 
-class Sessions:
+class Sessions(Flushing):
     """The login sessions.
 
     As an asynchronous context manager it writes the sessions' last use once a minute while it is open, and once more
     when it is closed.
 
     Args:
-        db: Holds them.
-        clock: Where the time comes from.
+        accounts: Holds them.
         tokens: Issues the login tokens.
-        audit: Records logins and ended sessions.
-        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
         methods: The ways to log in. A session that began in another way is over.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        *,
-        tokens: TokenProfile,
-        audit: Audit,
-        await_lease_expiry: AwaitLeaseExpiry = no_leases,
-        methods: LoginMethods,
-    ) -> None:
-        self._db = db
-        self._clock = clock
+    def __init__(self, accounts: Accounts, *, tokens: TokenProfile, methods: LoginMethods) -> None:
+        self._accounts = accounts
         self._tokens = tokens
-        self._audit = audit
-        self._await_lease_expiry = await_lease_expiry
         self._admitted = _WITH_LIMITS.where(methods.admit_session())
-        self._find_session = db.prepare_by_id(self._admitted)
+        self._find_session = accounts.db.prepare_by_id(self._admitted)
         self._seen: dict[str, datetime] = {}
-        self._flusher: asyncio.Task[None] | None = None
 
     async def start(
         self,
-        owner: Owner[Any],
+        change: Change,
+        user: User,
         config: ServiceConfig,
         *,
-        address: str | None,
-        user_agent: str | None,
-        connection: AsyncConnection,
         details: Mapping[str, Any] | None = None,
         authenticated_at: datetime | None = None,
         id_token: str | None = None,
         provider_sid: str | None = None,
-    ) -> LoginSession:
+    ) -> LoggedIn:
         """Add a session, and record the login.
 
         Args:
-            owner: The user who logs in.
+            change: The login.
+            user: Who logs in.
             config: Limits the session.
-            address: The client's address.
-            user_agent: The header `User-Agent`; cut to 256 characters.
-            connection: The login's transaction.
             details: Of the audit entry.
             authenticated_at: When the person logged in; now by default.
             id_token: That of the identity provider, which its logout asks for.
             provider_sid: The session there, which ends this one when it ends.
         """
-        now = self._clock.now()
-        session = LoginSession(
-            id=new_id("ses"),
-            user_id=owner.id,
-            authenticated_at=now if authenticated_at is None else min(authenticated_at, now),
-            started_at=now,
-            last_seen_at=now,
-            expires_at=now + config.session_lifetime_minutes * _MINUTE,
-            ended_at=None,
-            address=None if address is None else address[:_MAX_ADDRESS],
-            user_agent=_clean(user_agent),
-        )
-        await connection.execute(
+        now, session_id = change.now, new_id("ses")
+        lifetime = config.session_lifetime_minutes * _MINUTE
+        authenticated_at = now if authenticated_at is None else min(authenticated_at, now)
+        await change.connection.execute(
             insert(schema.sessions).values(
-                id=session.id,
-                user_id=owner.id,
-                authenticated_at=session.authenticated_at,
+                id=session_id,
+                user_id=user.id,
+                authenticated_at=authenticated_at,
                 started_at=now,
                 last_seen_at=now,
-                expires_at=session.expires_at,
-                address=session.address,
-                user_agent=session.user_agent,
+                expires_at=now + lifetime,
+                address=request_address(),
+                user_agent=request_user_agent(),
                 id_token=id_token,
                 provider_sid=provider_sid,
             )
         )
-        await self._audit.record(
-            "login.succeeded",
-            principal=Principal(
-                owner,
-                CredentialKind.INTERACTIVE,
-                owner.permissions,
-                session.authenticated_at,
-                session_id=session.id,
-            ),
-            target=owner.id,
-            details=details,
-            connection=connection,
+        begun = Principal(
+            user.to_owner(),
+            CredentialKind.INTERACTIVE,
+            user.permissions,
+            authenticated_at,
+            session_id=session_id,
         )
-        return session
-
-    def issue_token(self, session: LoginSession) -> tuple[str, int]:
-        """A token that expires with the session's lifetime, and its own lifetime in seconds.
-
-        Its `auth_time` is the session's: a new token makes no login more recent.
-        """
-        now = self._clock.now()
-        lifetime = timedelta(seconds=max(1, int((session.expires_at - now).total_seconds())))
+        await replace(change, by=begun).record("login.succeeded", user.id, **(details or {}))
         token = self._tokens.issue(
-            subject=session.user_id,
+            subject=user.id,
             now=now,
             lifetime=lifetime,
-            authenticated_at=session.authenticated_at,
-            session_id=session.id,
+            authenticated_at=authenticated_at,
+            session_id=session_id,
         )
-        return token, int(lifetime.total_seconds())
+        return LoggedIn(token, int(lifetime.total_seconds()), user, session_id)
 
     async def find_session(self, session_id: str) -> Session | None:
         """Read the session with this id for the library's authenticator; None if there is none."""
@@ -258,19 +227,19 @@ class Sessions:
         statement = select(_SESSIONS.id_token).where(
             _SESSIONS.id == session_id, _SESSIONS.ended_at.is_(None)
         )
-        async with self._db.read() as connection:
+        async with self._accounts.db.read() as connection:
             return await connection.scalar(statement)
 
     async def list_open(self, user_id: str) -> tuple[LoginSession, ...]:
         """A user's open sessions, the most recent login first."""
-        async with self._db.read() as connection:
+        async with self._accounts.db.read() as connection:
             rows = await connection.execute(
                 self._admitted.where(
                     _SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)
                 ).order_by(_SESSIONS.authenticated_at.desc(), _SESSIONS.id)
             )
             sessions = [self._session(row) for row in rows]
-        now = self._clock.now()
+        now = self._accounts.now()
         return tuple(session for session in sessions if session.is_open(now))
 
     async def end(self, session_id: str, *, by: Principal[Any]) -> None:
@@ -279,18 +248,14 @@ class Sessions:
         Raises:
             SessionNotFound: The principal has no such open session.
         """
-        now = self._clock.now()
         if not is_id(session_id, "ses"):
             raise SessionNotFound
-        async with self._db.write() as connection:
-            await connection.execute(_locking(by.owner.id))
-            if not await end_session_of(connection, by.owner.id, session_id, now):
+        async with self._accounts.narrow(by) as change:
+            await change.connection.execute(_locking(by.owner.id))
+            if not await end_session_of(change, by.owner.id, session_id):
                 raise SessionNotFound
-            await self._audit.record(
-                "session.ended", principal=by, target=session_id, connection=connection
-            )
+            await change.record("session.ended", session_id)
         self._seen.pop(session_id, None)
-        await self._await_lease_expiry()
 
     async def end_all(self, user_id: str, *, by: Principal[Any], keep: str | None = None) -> int:
         """End a user's sessions. When this returns, no process accepts their tokens.
@@ -303,23 +268,15 @@ class Sessions:
         Returns:
             How many were open.
         """
-        now = self._clock.now()
-        async with self._db.write() as connection:
-            await connection.execute(_locking(user_id))
-            rows = await end_open_sessions(connection, user_id, now, keep=keep)
+        async with self._accounts.narrow(by) as change:
+            await change.connection.execute(_locking(user_id))
+            rows = await end_open_sessions(change, user_id, keep=keep)
             # Expired sessions are marked too, but not counted.
-            count = sum(self._session(row).is_open(now) for row in rows)
+            count = sum(self._session(row).is_open(change.now) for row in rows)
             if count:
-                await self._audit.record(
-                    "session.all_ended",
-                    principal=by,
-                    target=user_id,
-                    details={"ended": count},
-                    connection=connection,
-                )
+                await change.record("session.all_ended", user_id, ended=count)
         for row in rows:
             self._seen.pop(row.id, None)
-        await self._await_lease_expiry()
         return count
 
     async def end_at_provider(self, logout: ProviderLogout) -> int:
@@ -329,9 +286,8 @@ class Sessions:
             How many were open.
 
         Raises:
-            TokenInvalid: The logout token was used before.
+            CredentialRefused: The logout token was used before.
         """
-        now = self._clock.now()
         of_session: list[ColumnElement[bool]] = []
         if logout.provider_sid is not None:
             same = _SESSIONS.provider_sid == logout.provider_sid
@@ -347,27 +303,21 @@ class Sessions:
         else:
             people = people.where(_IDENTITIES.subject == logout.subject)
         ended: list[Row[Any]] = []
-        async with self._db.write() as connection:
-            await _use_up(connection, logout, now)
-            for user_id in (await connection.scalars(people)).all():
-                await connection.execute(_locking(user_id))
-                ended += await end_open_sessions(connection, user_id, now, only=of_session)
-            still_open = [row.id for row in ended if self._session(row).is_open(now)]
+        async with self._accounts.narrow() as change:
+            await _use_up(change, logout)
+            for user_id in (await change.connection.scalars(people)).all():
+                await change.connection.execute(_locking(user_id))
+                ended += await end_open_sessions(change, user_id, only=of_session)
+            still_open = [row.id for row in ended if self._session(row).is_open(change.now)]
             for session_id in still_open:
-                await self._audit.record(
-                    "session.ended",
-                    target=session_id,
-                    details={"issuer": logout.issuer},
-                    connection=connection,
-                )
+                await change.record("session.ended", session_id, issuer=logout.issuer)
         for row in ended:
             self._seen.pop(row.id, None)
-        await self._await_lease_expiry()
         return len(still_open)
 
     async def last_provider_logout(self) -> datetime | None:
         """When the provider's latest logout came, for :meth:`refuse_ended_at_provider`; None if there is none."""
-        async with self._db.read() as connection:
+        async with self._accounts.db.read() as connection:
             latest: datetime | None = await connection.scalar(
                 select(func.max(_LOGOUTS.received_at))
             )
@@ -417,9 +367,9 @@ class Sessions:
     async def purge(self) -> None:
         """Delete sessions and links that have been over for :data:`KEPT_FOR`, and the ids of expired logout tokens."""
         links = schema.password_links.c
-        now = self._clock.now()
+        now = self._accounts.now()
         before = now - KEPT_FOR
-        async with self._db.write() as connection:
+        async with self._accounts.db.write() as connection:
             # First, as a logout locks them, so that the two cannot deadlock.
             await connection.execute(delete(schema.logout_tokens).where(_LOGOUTS.expires_at < now))
             await connection.execute(
@@ -442,7 +392,7 @@ class Sessions:
         # Cleared only after the write: meanwhile the sessions must not look idle.
         batch = dict(self._seen)
         try:
-            async with self._db.write() as connection:
+            async with self._accounts.db.write() as connection:
                 await connection.execute(
                     update(schema.sessions)
                     .where(
@@ -462,26 +412,6 @@ class Sessions:
             if self._seen.get(session_id) == at:
                 del self._seen[session_id]
 
-    async def __aenter__(self) -> Sessions:
-        self._flusher = background.begin(self._flush_periodically(), name="flush sessions")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._flusher is not None:
-            await background.end(self._flusher)
-            self._flusher = None
-        await self.flush()
-
-    async def _flush_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(_FLUSH_SECONDS)
-            await self.flush()
-
     def _session(self, row: Row[Any]) -> LoginSession:
         idle = _minutes(row.session_idle_minutes, _DEFAULTS.session_idle_minutes)
         last_seen = max(row.last_seen_at, self._seen.get(row.id, row.last_seen_at))
@@ -498,23 +428,20 @@ class Sessions:
         )
 
 
-async def require_open(
-    connection: AsyncConnection, principal: Principal[Any], now: datetime
-) -> None:
+async def require_open(change: Change, principal: Principal[Any]) -> None:
     """Refuse to write for a login that has ended since its request was authenticated.
 
     The login then stays open until the transaction ends: every change that ends a session locks its user first.
 
     Args:
-        connection: In a write transaction, that holds no lock of a session.
+        change: Holds no lock of a session.
         principal: An interactive one.
-        now: The present.
 
     Raises:
-        TokenRevoked: The session has ended or outlived the present limit, or there is none.
+        CredentialRefused: The session has ended or outlived the present limit, or there is none.
     """
-    await connection.execute(_locking(principal.owner.id))
-    found = await connection.execute(
+    await change.connection.execute(_locking(principal.owner.id))
+    found = await change.connection.execute(
         _WITH_LIMITS.where(
             _SESSIONS.id == principal.session_id,
             _SESSIONS.user_id == principal.owner.id,
@@ -523,42 +450,27 @@ async def require_open(
     )
     row = found.one_or_none()
     # It is not idle: this request uses it.
-    if row is None or now >= _lifetime_end(row):
-        raise TokenRevoked
+    if row is None or change.now >= _lifetime_end(row):
+        raise CredentialRefused("token_revoked")
 
 
-async def end_open_session(
-    connection: AsyncConnection, principal: Principal[Any], now: datetime
-) -> None:
-    """End the principal's session, which must be open; raises as :func:`require_open`."""
-    await require_open(connection, principal, now)
-    await connection.execute(
-        update(schema.sessions)
-        .where(_SESSIONS.id == principal.session_id)
-        .values(ended_at=now, id_token=None)
-    )
-
-
-async def end_session_of(
-    connection: AsyncConnection, user_id: str, session_id: str, now: datetime
-) -> bool:
+async def end_session_of(change: Change, user_id: str, session_id: str) -> bool:
     """End a session of a user, in a transaction that has locked the user; False if it is not theirs or not open."""
-    ended = await connection.execute(
+    ended = await change.connection.execute(
         update(schema.sessions)
         .where(
             _SESSIONS.id == session_id,
             _SESSIONS.user_id == user_id,
             _SESSIONS.ended_at.is_(None),
         )
-        .values(ended_at=now, id_token=None)
+        .values(ended_at=change.now, id_token=None)
     )
     return ended.rowcount == 1
 
 
 async def end_open_sessions(
-    connection: AsyncConnection,
+    change: Change,
     user_id: str,
-    now: datetime,
     *,
     keep: str | None = None,
     only: Sequence[ColumnElement[bool]] = (),
@@ -566,9 +478,8 @@ async def end_open_sessions(
     """End a user's sessions.
 
     Args:
-        connection: In a write transaction that has locked the user or the table of users.
+        change: Has locked the user or the table of users.
         user_id: The user.
-        now: The present.
         keep: The id of a session that stays open.
         only: Conditions for sessions to end.
 
@@ -580,18 +491,19 @@ async def end_open_sessions(
         conditions.append(_SESSIONS.id != keep)
     # In the order in which a flush writes them, so that the two cannot deadlock.
     found = _WITH_LIMITS.where(*conditions).order_by(_SESSIONS.id)
-    rows = (await connection.execute(found.with_for_update(of=schema.sessions))).all()
-    await connection.execute(
-        update(schema.sessions).where(*conditions).values(ended_at=now, id_token=None)
+    rows = (await change.connection.execute(found.with_for_update(of=schema.sessions))).all()
+    await change.connection.execute(
+        update(schema.sessions).where(*conditions).values(ended_at=change.now, id_token=None)
     )
     return rows
 
 
-async def _use_up(connection: AsyncConnection, logout: ProviderLogout, now: datetime) -> None:
+async def _use_up(change: Change, logout: ProviderLogout) -> None:
     """Remember a logout token, so that it works once, and for logins that are under way.
 
     Raises as :meth:`Sessions.end_at_provider`.
     """
+    now, connection = change.now, change.connection
     await lock_table(connection, schema.logout_tokens)
     latest = await connection.scalar(select(func.max(_LOGOUTS.received_at)))
     try:
@@ -606,7 +518,7 @@ async def _use_up(connection: AsyncConnection, logout: ProviderLogout, now: date
             )
         )
     except IntegrityError as error:
-        raise TokenInvalid from error
+        raise CredentialRefused("token_invalid") from error
 
 
 def _locking(user_id: str) -> Select[Any]:
@@ -629,10 +541,3 @@ def _lifetime_end(row: Row[Any]) -> datetime:
 
 def _minutes(stored: object, default: int) -> timedelta:
     return (stored if isinstance(stored, int) else default) * _MINUTE
-
-
-def _clean(user_agent: str | None) -> str | None:
-    """An untrusted header as printable text of bounded length."""
-    if user_agent is None:
-        return None
-    return "".join(c if c.isprintable() else "?" for c in user_agent[:_MAX_USER_AGENT])

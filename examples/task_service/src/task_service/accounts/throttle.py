@@ -4,7 +4,7 @@ Three windows of 15 minutes count wrong passwords: for one account from one addr
 account from anywhere (at most 100, NIST SP 800-63B-4, section 3.2.2). An attempt is counted before the password is
 verified, so parallel guesses gain nothing over sequential ones; a correct password removes its count. Accounts that do
 not exist are counted like those that do. Counts are named by a keyed digest: users mistakenly type their password as their
-name, and neither the database nor Redis may hold it.
+name, and the database may not hold it.
 
 Everything else that a client without a login can make the service write, such as the audit entry of a refused login at the identity
 provider, has a window of its own for each address. A request over a limit is not counted and writes nothing.
@@ -14,21 +14,23 @@ from __future__ import annotations
 
 import hmac
 import math
-import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Final, TypeAlias
+from typing import Any, Final
 
-from limits import RateLimitItem, RateLimitItemPerMinute
-from limits.aio.storage import MemoryStorage, Storage
-from limits.aio.strategies import FixedWindowRateLimiter
+from sqlalchemy import case, delete, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from msk_auth import Clock
 from msk_auth.errors import StoreUnavailable, TooManyAttempts
+from task_service.db.engine import Database
+from task_service.db.schema import login_attempts
+from task_service.request_record import request_address
 
-WINDOW_MINUTES: Final = 15
+WINDOW: Final = timedelta(minutes=15)
 PER_PAIR: Final = 10
 PER_ADDRESS: Final = 50
 PER_ACCOUNT: Final = 100
@@ -45,137 +47,176 @@ REFUSED_LOGINS: Final = 50
 STRAY_ANSWERS: Final = 50
 """How many answers of the identity provider one address may send in a window to logins that its browsers did not begin."""
 
-_Limit: TypeAlias = tuple[RateLimitItem, tuple[str, ...]]
+_COUNTS = login_attempts.c
 
 
-class _Windows:
-    """Tests every limit before it counts, so that a refused request writes nothing."""
+class Attempts:
+    """Counts in the service's database, for all processes of a deployment together.
 
-    def __init__(self, clock: Clock, storage: Storage) -> None:
+    Several counts are always given in the same order of their kinds, so that two transactions cannot deadlock.
+
+    Args:
+        db: The database.
+        clock: Decides when a window is over. A window that ends later than it can is over too: a clock was set back.
+
+    Every method raises StoreUnavailable when the database does not answer: an attempt that cannot be counted is refused.
+    """
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
         self._clock = clock
-        self._limiter = FixedWindowRateLimiter(storage)
 
-    async def check(self, limits: Iterable[_Limit]) -> None:
-        for limit, identifiers in limits:
-            if not await self._limiter.test(limit, *identifiers):
-                raise TooManyAttempts(await self._seconds_left(limit, identifiers))
+    async def check(self, limits: Mapping[str, int]) -> None:
+        """Refuse if a count has reached its limit; count nothing.
 
-    async def count(self, limits: Sequence[_Limit]) -> None:
+        Args:
+            limits: How many attempts each count admits.
+
+        Raises:
+            TooManyAttempts: One of them has.
+        """
+        now = self._clock.now()
+        counted = select(_COUNTS.key, _COUNTS.attempts, _COUNTS.expires_at).where(
+            _COUNTS.key.in_(limits), _COUNTS.expires_at > now, _COUNTS.expires_at <= now + WINDOW
+        )
+        async with self._db.read() as connection:
+            for row in await connection.execute(counted):
+                if row.attempts >= limits[row.key]:
+                    raise _refusal(row.expires_at - now)
+
+    async def count(self, limits: Mapping[str, int]) -> None:
+        """Add an attempt to every count, or to none.
+
+        Args:
+            limits: As :meth:`check`.
+
+        Raises:
+            TooManyAttempts: One of them has reached its limit.
+        """
         await self.check(limits)
-        # Parallel requests may all have passed the test; counting decides.
-        for number, (limit, identifiers) in enumerate(limits):
-            if not await self._limiter.hit(limit, *identifiers):
-                # A refused client must not use up the limits of others, such as that of its address.
-                await self.uncount(limits[:number])
-                raise TooManyAttempts(await self._seconds_left(limit, identifiers))
+        now = self._clock.now()
+        # Parallel requests may all have passed the check; counting decides. A refusal undoes the other counts: a refused
+        # client must not use up the limits of others, such as that of its address.
+        async with self._db.write() as connection:
+            for key, most in limits.items():
+                row = (await connection.execute(self._adding(key, now))).one()
+                if row.attempts > most:
+                    raise _refusal(row.expires_at - now)
 
-    async def uncount(self, limits: Iterable[_Limit]) -> None:
-        for limit, identifiers in limits:
-            await self._limiter.hit(limit, *identifiers, cost=-1)
+    async def take_back(self, *keys: str, clear: str | None = None) -> None:
+        """Remove an attempt from each of these counts, and all attempts from the one to clear."""
+        async with self._db.write() as connection:
+            for key in keys:
+                await connection.execute(
+                    update(login_attempts)
+                    .where(_COUNTS.key == key, _COUNTS.attempts > 0)
+                    .values(attempts=0 if key == clear else _COUNTS.attempts - 1)
+                )
 
-    async def clear(self, limit: _Limit) -> None:
-        item, identifiers = limit
-        await self._limiter.clear(item, *identifiers)
+    async def purge(self) -> None:
+        """Delete the windows that are over."""
+        async with self._db.write() as connection:
+            await connection.execute(
+                delete(login_attempts).where(_COUNTS.expires_at <= self._clock.now())
+            )
 
-    async def _seconds_left(self, limit: RateLimitItem, identifiers: tuple[str, ...]) -> int:
-        stats = await self._limiter.get_window_stats(limit, *identifiers)
-        left = math.ceil(stats.reset_time - self._clock.now().timestamp())
-        return min(max(left, 1), limit.get_expiry())
+    def _adding(self, key: str, now: datetime) -> Any:
+        insert: Any = (sqlite if self._db.engine.dialect.name == "sqlite" else postgresql).insert
+        first = insert(login_attempts).values(key=key, attempts=1, expires_at=now + WINDOW)
+        over = or_(_COUNTS.expires_at <= now, _COUNTS.expires_at > now + WINDOW)
+        return first.on_conflict_do_update(
+            index_elements=[_COUNTS.key],
+            set_={
+                "attempts": case((over, 1), else_=_COUNTS.attempts + 1),
+                "expires_at": case((over, first.excluded.expires_at), else_=_COUNTS.expires_at),
+            },
+        ).returning(_COUNTS.attempts, _COUNTS.expires_at)
+
+
+def _refusal(left: timedelta) -> TooManyAttempts:
+    return TooManyAttempts(math.ceil(left.total_seconds()))
 
 
 class LoginThrottle:
-    """Counts attempts to log in.
+    """Counts attempts to log in, by account and by the address of the request.
 
     Args:
-        clock: The machine's own; the storage has one of its own too.
-        storage: Holds the counts; this process's memory by default.
-        key: For the digests; the same in all processes that share a storage.
+        attempts: Holds the counts.
+        key: For the digests; the same in all processes of a deployment.
 
-    Every method raises StoreUnavailable when the storage does not answer: an attempt that cannot be counted is refused.
+    Every method raises StoreUnavailable as :class:`Attempts`.
     """
 
-    def __init__(
-        self, clock: Clock, storage: Storage | None = None, *, key: bytes | None = None
-    ) -> None:
-        self._key = secrets.token_bytes(32) if key is None else key
-        self._windows = _Windows(clock, MemoryStorage() if storage is None else storage)
+    def __init__(self, attempts: Attempts, *, key: bytes) -> None:
+        self._key = key
+        self._attempts = attempts
 
-    async def attempt(self, account: str, address: str | None) -> None:
+    async def attempt(self, account: str) -> None:
         """Count an attempt before its password is verified.
 
         Args:
             account: The typed name, normalised.
-            address: The client's address.
 
         Raises:
             TooManyAttempts: There were too many. The caller must not verify the password.
         """
-        by_pair, by_address, by_account = self._limits(account, address)
-        # The address first: a refused address is refused for every name, and writes none of them.
-        await self._windows.count((by_address, by_pair, by_account))
+        await self._attempts.count(self._limits(account))
 
-    async def succeeded(self, account: str, address: str | None) -> None:
+    async def succeeded(self, account: str) -> None:
         """Clear the attempts on this account from this address, and remove this attempt from the other counts."""
-        pair, *others = self._limits(account, address)
-        await self._windows.clear(pair)
-        await self._windows.uncount(others)
+        by_address, by_pair, by_account = self._limits(account)
+        await self._attempts.take_back(by_address, by_pair, by_account, clear=by_pair)
 
-    async def withdraw(self, account: str, address: str | None) -> None:
+    async def withdraw(self, account: str) -> None:
         """Remove an attempt whose password was not verified."""
         with suppress(StoreUnavailable):
-            # The storage may be the reason why it was not verified. The count then ends with its window.
-            await self._windows.uncount(self._limits(account, address))
+            # The database may be the reason why it was not verified. The count then ends with its window.
+            await self._attempts.take_back(*self._limits(account))
 
-    def _limits(self, account: str, address: str | None) -> list[_Limit]:
-        network = throttled_network(address)
-        return [
-            (
-                RateLimitItemPerMinute(PER_PAIR, WINDOW_MINUTES),
-                self._name("pair", account, network),
-            ),
-            (RateLimitItemPerMinute(PER_ADDRESS, WINDOW_MINUTES), self._name("address", network)),
-            (RateLimitItemPerMinute(PER_ACCOUNT, WINDOW_MINUTES), self._name("account", account)),
-        ]
+    def _limits(self, account: str) -> dict[str, int]:
+        network = throttled_network(request_address())
+        return {
+            self._name("address", network): PER_ADDRESS,
+            self._name("pair", account, network): PER_PAIR,
+            self._name("account", account): PER_ACCOUNT,
+        }
 
-    def _name(self, kind: str, *values: str) -> tuple[str, ...]:
+    def _name(self, kind: str, *values: str) -> str:
         # Prefixed with their lengths, so that two lists of values never give the same text.
         text = "".join(f"{len(value)}:{value}" for value in (kind, *values))
-        return kind, hmac.digest(self._key, text.encode("utf-8", "replace"), "sha256").hex()[:40]
+        digest = hmac.digest(self._key, text.encode("utf-8", "replace"), "sha256")
+        return f"{kind}/{digest.hex()[:40]}"
 
 
 class PublicThrottle:
-    """Counts the requests of each address for one purpose.
+    """Counts the requests of each address for one purpose; those of one IPv6 subscriber count as one.
 
     Args:
         purpose: Names the count.
         most: How many requests one address may send in a window.
-        clock: The machine's own; the storage has one of its own too.
-        storage: Holds the counts.
+        attempts: Holds the counts.
     """
 
-    def __init__(self, purpose: str, most: int, *, clock: Clock, storage: Storage) -> None:
+    def __init__(self, purpose: str, most: int, attempts: Attempts) -> None:
         self._purpose = purpose
-        self._limit = RateLimitItemPerMinute(most, WINDOW_MINUTES)
-        self._windows = _Windows(clock, storage)
+        self._most = most
+        self._attempts = attempts
 
-    async def check(self, address: str | None) -> None:
+    async def check(self) -> None:
         """Raise as :meth:`count`, but count nothing: for requests of which only the refused ones are counted."""
-        await self._windows.check([self._limit_of(address)])
+        await self._attempts.check(self._limit())
 
-    async def count(self, address: str | None) -> None:
-        """Count a request.
-
-        Args:
-            address: The client's address; those of one IPv6 subscriber count as one.
+    async def count(self) -> None:
+        """Count the request that is being answered.
 
         Raises:
             TooManyAttempts: The address has reached its limit.
-            StoreUnavailable: The storage does not answer.
+            StoreUnavailable: As :class:`Attempts`.
         """
-        await self._windows.count([self._limit_of(address)])
+        await self._attempts.count(self._limit())
 
-    def _limit_of(self, address: str | None) -> _Limit:
-        return self._limit, (self._purpose, throttled_network(address))
+    def _limit(self) -> dict[str, int]:
+        return {f"{self._purpose}/{throttled_network(request_address())}": self._most}
 
 
 @lru_cache(maxsize=1024)

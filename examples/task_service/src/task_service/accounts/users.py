@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -27,17 +27,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from msk_auth import Clock, Owner, Principal
-from msk_auth.errors import FieldError, InputInvalid, PermissionDenied
+from msk_auth import Owner, Principal
+from msk_auth.errors import InputInvalid, PermissionDenied
 from task_service.db import schema
-from task_service.db.engine import Database
-from task_service.db.paging import Order, Paging, count_rows
+from task_service.db.paging import Order, Page, Paging
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
 
-from . import AwaitLeaseExpiry, no_leases
-from .audit import Audit
+from .changes import Accounts, Change
 from .credentials import begin_credential_write, void_first_links, void_links
 from .login_methods import LoginMethods
 from .passwords import Passwords, check_password
@@ -94,15 +92,6 @@ class User:
         return Owner(self.id, self.permissions, self, self.disabled)
 
 
-@dataclass(frozen=True, slots=True)
-class UserPage:
-    """One page of users; `next_cursor` is None on the last one, and `total` if they were not counted."""
-
-    items: tuple[User, ...]
-    next_cursor: str | None
-    total: int | None = None
-
-
 class UserSort(StrEnum):
     """The order of users: newest first, latest login first, or by name."""
 
@@ -144,31 +133,18 @@ class Users:
     """The users, and what administrators change about them.
 
     Args:
-        db: Holds them.
-        clock: Where the time comes from.
-        audit: Records every change in the change's own transaction.
+        accounts: Holds them.
         passwords: Hashes the password that the command line gives a new user.
-        await_lease_expiry: See :data:`~task_service.accounts.AwaitLeaseExpiry`.
         methods: The ways to log in, which decide who is the last administrator.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        *,
-        audit: Audit,
-        passwords: Passwords,
-        await_lease_expiry: AwaitLeaseExpiry = no_leases,
-        methods: LoginMethods,
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._audit = audit
+    def __init__(self, accounts: Accounts, *, passwords: Passwords, methods: LoginMethods) -> None:
+        self._accounts = accounts
         self._passwords = passwords
-        self._await_lease_expiry = await_lease_expiry
         self._methods = methods
-        self._find_user = db.prepare_by_id(select(schema.users).where(_USERS.deleted_at.is_(None)))
+        self._find_user = accounts.db.prepare_by_id(
+            select(schema.users).where(_USERS.deleted_at.is_(None))
+        )
 
     async def find_owner(self, owner_id: str) -> Owner[User] | None:
         """Read the user or service account with this id for the library's authenticator; None if there is none."""
@@ -183,7 +159,7 @@ class Users:
         Raises:
             UserNotFound: There is none.
         """
-        async with self._db.read() as connection:
+        async with self._accounts.db.read() as connection:
             return await read_user(connection, user_id)
 
     async def get_by_name(self, username: str) -> User:
@@ -207,30 +183,13 @@ class Users:
         if not wanted:
             return {}
         named = select(_USERS.id, _USERS.username).where(_USERS.id.in_(wanted))
-        async with self._db.read() as connection:
+        async with self._accounts.db.read() as connection:
             return {row.id: row.username for row in await connection.execute(named)}
 
-    async def find_password(
-        self, username: str, *, connection: AsyncConnection | None = None
-    ) -> StoredPassword | None:
-        """The user or service account with this name, and the password's hash; None if there is none.
-
-        A service account has no password, so a login with its name is refused like that of a user without one.
-
-        Args:
-            username: As it was typed.
-            connection: An open transaction to read in; a new one by default.
-        """
-        name = normalised_username(username)
-        if not is_username(name):
-            return None
-        async with AsyncExitStack() as stack:
-            if connection is None:
-                connection = await stack.enter_async_context(self._db.read())
-            row = (
-                await connection.execute(select(schema.users).where(_USERS.username == name))
-            ).one_or_none()
-        return None if row is None else StoredPassword(user_of(row), row.password_hash)
+    async def find_password(self, username: str) -> StoredPassword | None:
+        """See :func:`find_by_name`."""
+        async with self._accounts.db.read() as connection:
+            return await find_by_name(connection, username)
 
     async def list(
         self,
@@ -239,7 +198,7 @@ class Users:
         cursor: str | None = None,
         limit: int = 50,
         count: bool = False,
-    ) -> UserPage:
+    ) -> Page[User]:
         """A page of users.
 
         Args:
@@ -253,11 +212,8 @@ class Users:
         """
         wanted = _select_users(query)
         paging = Paging(_ORDERS[query.sort], query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
-        async with self._db.read() as connection:
-            rows = (await connection.execute(paging.apply(wanted))).all()
-            total = await count_rows(connection, wanted) if count else None
-        shown, next_cursor = paging.cut(rows)
-        return UserPage(tuple(map(user_of, shown)), next_cursor, total)
+        async with self._accounts.db.read() as connection:
+            return await paging.read(connection, wanted, user_of, counted=wanted if count else None)
 
     async def create(
         self,
@@ -280,32 +236,28 @@ class Users:
             UsernameTaken: There is a user of that name, perhaps in another spelling.
             Problem: As :func:`begin_administration`.
         """
-        name, checked_roles = check_user(username, roles)
+        name, checked_roles = check_name(username), check_roles(roles)
         password_hash = None
         if password is not None:
             password_hash = await self._passwords.hash(check_password(password, name))
-        async with name_taken(), self._db.write() as connection:
-            return await self.add(
-                connection, name, checked_roles, by=by, password_hash=password_hash
-            )
+        async with name_taken(), self._accounts.change(by) as change:
+            return await self.add(change, name, checked_roles, password_hash=password_hash)
 
     async def add(
         self,
-        connection: AsyncConnection,
+        change: Change,
         name: str,
         roles: tuple[str, ...],
         *,
-        by: Principal[Any] | None = None,
         password_hash: str | None = None,
         external_login: bool = False,
     ) -> User:
         """Add a user in an open transaction.
 
         Args:
-            connection: In a write transaction.
-            name: From :func:`check_user`.
-            roles: From :func:`check_user`.
-            by: The administrator; None means the service itself or its command line.
+            change: By an administrator, or by the service itself or its command line.
+            name: From :func:`check_name`.
+            roles: From :func:`check_roles`.
             password_hash: From :meth:`Passwords.hash`.
             external_login: Whether the user logs in at the identity provider.
 
@@ -313,22 +265,21 @@ class Users:
             sqlalchemy.exc.IntegrityError: There is a user of that name: see :func:`name_taken`.
             Problem: As :func:`begin_administration`.
         """
-        now = self._clock.now()
-        await begin_administration(connection, by, now)
+        await begin_administration(change)
         can_log_in = external_login or password_hash is not None
         if _administers(roles, disabled=False, can_log_in=can_log_in):
-            await void_first_links(connection, await administrators_of(connection), now)
+            await void_first_links(change, await administrators_of(change.connection))
         user = User(
             id=new_id("usr"),
             username=name,
             roles=roles,
             disabled=False,
-            created_at=now,
+            created_at=change.now,
             last_login_at=None,
             has_password=password_hash is not None,
             external_login=external_login,
         )
-        await connection.execute(
+        await change.connection.execute(
             insert(schema.users).values(
                 id=user.id,
                 username=name,
@@ -338,13 +289,7 @@ class Users:
                 created_at=user.created_at,
             )
         )
-        await self._audit.record(
-            "user.created",
-            principal=by,
-            target=user.id,
-            details={"username": name, "roles": roles},
-            connection=connection,
-        )
+        await change.record("user.created", user.id, username=name, roles=roles)
         return user
 
     async def change(
@@ -374,9 +319,9 @@ class Users:
             Problem: As :func:`begin_administration`.
         """
         new_roles = None if roles is None else check_roles(roles)
-        now = self._clock.now()
-        async with self._db.write() as connection:
-            await begin_administration(connection, by, now)
+        async with self._accounts.narrow(by) as change:
+            connection = change.connection
+            await begin_administration(change)
             before = await read_user(connection, user_id)
             after_roles = before.roles if new_roles is None else new_roles
             after_disabled = before.disabled if disabled is None else disabled
@@ -385,37 +330,22 @@ class Users:
                 if [user.id for user in able] == [user_id]:
                     raise LastAdministrator
             if _administers(after_roles, after_disabled, before.can_log_in):
-                await void_first_links(connection, await administrators_of(connection), now)
+                await void_first_links(change, await administrators_of(connection))
             if after_roles != before.roles:
-                await connection.execute(
-                    update(schema.users).where(_USERS.id == user_id).values(roles=list(after_roles))
-                )
-                await self._audit.record(
-                    "user.roles_changed",
-                    principal=by,
-                    target=user_id,
-                    details={"old": before.roles, "new": after_roles},
-                    connection=connection,
+                await write_user(change, user_id, roles=list(after_roles))
+                await change.record(
+                    "user.roles_changed", user_id, old=before.roles, new=after_roles
                 )
             if after_disabled != before.disabled:
-                await connection.execute(
-                    update(schema.users)
-                    .where(_USERS.id == user_id)
-                    .values(disabled_at=now if after_disabled else None)
+                await write_user(
+                    change, user_id, disabled_at=change.now if after_disabled else None
                 )
                 if after_disabled:
-                    await end_open_sessions(connection, user_id, now)
-                    await void_links(connection, user_id, now)
-                    await cancel_runs_of(connection, user_id, now)
-                await self._audit.record(
-                    "user.disabled" if after_disabled else "user.enabled",
-                    principal=by,
-                    target=user_id,
-                    connection=connection,
-                )
-            user = await read_user(connection, user_id)
-        await self._await_lease_expiry()
-        return user
+                    await end_open_sessions(change, user_id)
+                    await void_links(change, user_id)
+                    await cancel_runs_of(connection, user_id, change.now)
+                await change.record("user.disabled" if after_disabled else "user.enabled", user_id)
+            return await read_user(connection, user_id)
 
 
 def normalised_username(username: str) -> str:
@@ -492,29 +422,7 @@ async def name_taken() -> AsyncGenerator[None]:
         raise UsernameTaken from error
 
 
-def check_user(username: str, roles: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """Validate a new user's name and roles, and return them as they are stored.
-
-    Raises:
-        InputInvalid: With all invalid fields.
-    """
-    errors: list[FieldError] = []
-    name = username
-    try:
-        name = check_name(username, field="username")
-    except InputInvalid as error:
-        errors += error.errors
-    checked: tuple[str, ...] = ()
-    try:
-        checked = check_roles(roles)
-    except InputInvalid as error:
-        errors += error.errors
-    if errors:
-        raise InputInvalid(errors)
-    return name, checked
-
-
-def check_name(name: str, *, field: str) -> str:
+def check_name(name: str, *, field: str = "username") -> str:
     """Validate the name of a new user or service account, and return it as it is stored.
 
     Args:
@@ -563,18 +471,40 @@ async def read_user(connection: AsyncConnection, user_id: str) -> User:
     raise UserNotFound
 
 
-async def begin_administration(
-    connection: AsyncConnection, by: Principal[Any] | None, now: datetime
-) -> None:
-    """Begin a write as :func:`begin_credential_write` does, and check that `by` still administers users.
+async def find_by_name(connection: AsyncConnection, username: str) -> StoredPassword | None:
+    """The user or service account with this name, and the password's hash; None if there is none.
+
+    A service account has no password, so a login with its name is refused like that of a user without one.
+
+    Args:
+        connection: The database.
+        username: As it was typed.
+    """
+    name = normalised_username(username)
+    if not is_username(name):
+        return None
+    found = await connection.execute(select(schema.users).where(_USERS.username == name))
+    row = found.one_or_none()
+    return None if row is None else StoredPassword(user_of(row), row.password_hash)
+
+
+async def write_user(change: Change, user_id: str, **values: Any) -> None:
+    """Write columns of a user or service account."""
+    await change.connection.execute(
+        update(schema.users).where(_USERS.id == user_id).values(**values)
+    )
+
+
+async def begin_administration(change: Change) -> None:
+    """Begin a write as :func:`begin_credential_write` does, and check that who makes it still administers users.
 
     Raises:
-        TokenRevoked: The login of `by` has ended since its request was authenticated.
-        PermissionDenied: `by` no longer has the permission.
+        CredentialRefused: The login has ended since its request was authenticated.
+        PermissionDenied: The user no longer has the permission.
     """
-    await begin_credential_write(connection, by, now)
-    if by is not None:
-        actor = await read_user(connection, by.owner.id)
+    await begin_credential_write(change)
+    if change.by is not None:
+        actor = await read_user(change.connection, change.by.owner.id)
         if MANAGE_USERS not in actor.permissions:
             raise PermissionDenied([MANAGE_USERS])
 

@@ -1,12 +1,11 @@
 """Administration: the live configuration, users, the audit log and the system. Every route refuses API keys.
 
-Keys and service accounts are administered in modules of their own. Each route names its guard. :class:`_ClosedPrefix` guards the rest of the prefix as well: an unknown path or method under
-it refuses API keys and anonymous callers before it answers 404 or 405.
+Keys and service accounts are administered in modules of their own. Each route names its guard. :class:`_ClosedPrefix` guards
+the rest of the prefix: an unknown path or method under it refuses API keys and anonymous callers before it answers 404 or 405.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -17,7 +16,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from msk_auth import Policy, Principal, require_interactive
+from msk_auth import Principal, require_interactive
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit
 from task_service.accounts.config import ConfigStore, ServiceConfig
@@ -25,11 +24,12 @@ from task_service.accounts.invitations import Invitation, Invitations
 from task_service.accounts.roles import ADMIN, MANAGE_KEYS, MANAGE_USERS, RECENT_LOGIN
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User, UserQuery, Users, UserSort
+from task_service.db.paging import Page
 from task_service.errors import LastAdministrator, PasswordLoginOff, UsernameTaken, UserNotFound
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
-from .json_route import JsonBody, JsonRoute, Limit, allowed_methods
+from .json_route import JsonBody, JsonRoute
 from .openapi import UNCHANGED, path_id, problems
 
 CONFIG: Final = "admin:config"
@@ -39,16 +39,8 @@ PREFIX: Final = "/api/admin"
 
 _RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
 
-# The guard of every path below each prefix; the last one is for paths that belong to none of the others.
-_GUARDS: Final[tuple[tuple[str, Policy], ...]] = (
-    (f"{PREFIX}/config", require_interactive(CONFIG)),
-    (f"{PREFIX}/users", require_interactive(USERS)),
-    (f"{PREFIX}/service-accounts", require_interactive(USERS)),
-    (f"{PREFIX}/keys", require_interactive(MANAGE_KEYS)),
-    (f"{PREFIX}/audit", require_interactive(AUDIT)),
-    (f"{PREFIX}/system", require_interactive(CONFIG)),
-    (PREFIX, require_interactive(CONFIG, USERS, MANAGE_KEYS, AUDIT)),
-)
+# For paths under the prefix without a route: only a full administrator learns that there is none.
+_ADMINISTRATOR: Final = require_interactive(CONFIG, USERS, MANAGE_KEYS, AUDIT)
 
 UserId = Annotated[str, path_id("userId", "usr", "user")]
 
@@ -83,11 +75,11 @@ class UserSchema(BaseModel):
 
 
 class UserList(BaseModel):
-    """A page of users. `total` is how many all pages have; it is present if the request has `count=true`."""
+    """A page of users. `total` is how many all pages have, if the request has `count=true`."""
 
     items: list[UserSchema]
     next_cursor: str | None
-    total: int | None = None
+    total: int | None
 
 
 class InvitationSchema(BaseModel):
@@ -107,7 +99,6 @@ def admin_router(
     sessions: Sessions,
     status: StatusReport,
     *,
-    others: Sequence[APIRouter],
     base_url: str,
 ) -> APIRouter:
     """The other routes under `/api/admin`, and the answers of what has no route there.
@@ -120,7 +111,6 @@ def admin_router(
         audit: The audit log.
         sessions: The login sessions, which can be ended.
         status: Reports on the service as a whole.
-        others: The routers of the routes of keys and of service accounts, which stand in modules of their own.
         base_url: The origin of the links.
     """
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
@@ -140,27 +130,22 @@ def admin_router(
         """Change settings; what is left out stays. They take effect at once."""
         return await config.update(changes, by=principal)
 
-    @router.get(
-        "/users", dependencies=[user_admin], response_model_exclude_unset=True, responses=UNCHANGED
-    )
+    @router.get("/users", response_model=UserList, dependencies=[user_admin], responses=UNCHANGED)
     async def list_users(
         search: str | None = None,
         role: str | None = None,
         disabled: bool | None = None,
         sort: UserSort = UserSort.CREATED,
         cursor: str | None = None,
-        limit: Limit = 50,
+        limit: int = 50,
         count: bool = False,
-    ) -> UserList:
+    ) -> Page[User]:
         """List users.
 
         `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
         """
         query = UserQuery(search=search or None, role=role or None, disabled=disabled, sort=sort)
-        page = await users.list(query, cursor=cursor, limit=limit, count=count)
-        items = [UserSchema.model_validate(user) for user in page.items]
-        total = {"total": page.total} if count else {}
-        return UserList(items=items, next_cursor=page.next_cursor, **total)
+        return await users.list(query, cursor=cursor, limit=limit, count=count)
 
     @router.post("/users", status_code=201, responses=problems(UsernameTaken))
     async def create_user(
@@ -176,25 +161,33 @@ def admin_router(
         response.headers["location"] = f"{PREFIX}/users/{invitation.user.id}"
         return with_link(invitation)
 
-    @router.get("/users/{userId}", dependencies=[user_admin], responses=problems(UserNotFound))
-    async def get_user(user_id: UserId) -> UserSchema:
+    @router.get(
+        "/users/{userId}",
+        response_model=UserSchema,
+        dependencies=[user_admin],
+        responses=problems(UserNotFound),
+    )
+    async def get_user(user_id: UserId) -> User:
         """Show a user."""
-        return UserSchema.model_validate(await users.get(user_id))
+        return await users.get(user_id)
 
-    @router.patch("/users/{userId}", responses=problems(UserNotFound, LastAdministrator))
+    @router.patch(
+        "/users/{userId}",
+        response_model=UserSchema,
+        responses=problems(UserNotFound, LastAdministrator),
+    )
     async def change_user(
         principal: Annotated[Principal[User], user_admin], user_id: UserId, changes: UserChanges
-    ) -> UserSchema:
+    ) -> User:
         """Give a user other roles, disable or enable them.
 
         A disabled user has no access once this returns. Changing roles needs a login of the last 15 minutes.
         """
         if changes.roles is not None:
             auth.authenticator.authorize(principal, _RECENT)
-        user = await users.change(
+        return await users.change(
             user_id, by=principal, roles=changes.roles, disabled=changes.disabled
         )
-        return UserSchema.model_validate(user)
 
     @router.post(
         "/users/{userId}/invitation",
@@ -229,26 +222,24 @@ def admin_router(
             expires_at=invitation.expires_at,
         )
 
-    routes = [route for each in (router, *others) for route in each.routes]
-    closed = _ClosedPrefix(auth, [route for route in routes if isinstance(route, Route)])
-    # Some paths demand more; none demands less.
-    auth.declare(closed, require_interactive())
+    return router
+
+
+def closing_router(auth: FastAPIAuth[User]) -> APIRouter:
+    """Guards what has no route under :data:`PREFIX`; to be included after all that has."""
+    router = APIRouter(prefix=PREFIX, include_in_schema=False)
+    closed = auth.declare(_ClosedPrefix(auth), _ADMINISTRATOR)
     for path in (PREFIX, PREFIX + "/{rest:path}"):
         router.routes.append(Route(path, closed, include_in_schema=False))
     return router
 
 
 class _ClosedPrefix:
-    """Answers every path and method under :data:`PREFIX` that has no route."""
+    """An ASGI application, because a route of FastAPI has to name its methods."""
 
-    def __init__(self, auth: FastAPIAuth[User], routes: Sequence[Route]) -> None:
+    def __init__(self, auth: FastAPIAuth[User]) -> None:
         self._auth = auth
-        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"]
-        policy = next(
-            policy for prefix, policy in _GUARDS if path == prefix or path.startswith(f"{prefix}/")
-        )
-        await self._auth.admit(Request(scope), policy)
-        raise HTTPException(405 if allowed_methods(self._routes, path) else 404)
+        await self._auth.admit(Request(scope), _ADMINISTRATOR)
+        raise HTTPException(404)

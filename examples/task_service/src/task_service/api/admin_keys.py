@@ -9,13 +9,14 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from msk_auth import AsyncAdminKeys, KeyFilter, KeyPage, KeyStatus, Principal
+from msk_auth import AsyncAdminKeys, KeyStatus, Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
+from msk_auth.keys import KeyFilter, KeyPage
 from task_service.accounts.roles import MANAGE_KEYS
 from task_service.accounts.users import User, Users
 from task_service.errors import UserNotFound
 
-from .json_route import JsonRoute, Limit, Time
+from .json_route import JsonRoute, Time
 from .keys import KeySchema, key_schema
 from .openapi import UNCHANGED
 
@@ -65,7 +66,7 @@ def admin_keys_routers(
         expires_before: Time | None = None,
         label: str | None = None,
         cursor: str | None = None,
-        limit: Limit = 50,
+        limit: int = 50,
     ) -> AnyKeyPageSchema:
         """List the API keys of all users, by owner, without their values.
 

@@ -7,18 +7,19 @@ import io
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from dataclasses import asdict, fields
+from typing import Annotated, Any, Final, Literal, Self
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.audit import Audit, AuditEntry, AuditPage, AuditQuery
+from task_service.accounts.audit import Audit, AuditEntry, AuditQuery
 from task_service.accounts.users import User, normalised_username
+from task_service.db.paging import Page
 
-from .json_route import Limit, Time
+from .json_route import Moment, Time, rfc3339
 from .openapi import UNCHANGED, Responses
 
 AUDIT: Final = "admin:audit"
@@ -29,18 +30,7 @@ _MEDIA_TYPES: Final[dict[Format, str]] = {
     "csv": "text/csv; charset=utf-8",
     "jsonl": "application/jsonl",
 }
-_COLUMNS: Final = (
-    "id",
-    "at",
-    "action",
-    "actor_id",
-    "actor_name",
-    "credential_kind",
-    "credential_id",
-    "target",
-    "address",
-    "details",
-)
+_COLUMNS: Final = [field.name for field in fields(AuditEntry)]
 # A spreadsheet evaluates a cell that begins with one of these as a formula (OWASP, CSV injection).
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
@@ -63,7 +53,7 @@ class AuditEntrySchema(BaseModel):
     """One audited event."""
 
     id: int
-    at: datetime
+    at: Moment
     action: str
     actor: Actor | None
     credential: UsedCredential
@@ -71,26 +61,39 @@ class AuditEntrySchema(BaseModel):
     address: str | None
     details: dict[str, Any]
 
+    @classmethod
+    def of(cls, entry: AuditEntry) -> Self:
+        """An entry as JSON."""
+        actor = entry.actor_id and Actor(id=entry.actor_id, username=entry.actor_name)
+        return cls(
+            id=entry.id,
+            at=entry.at,
+            action=entry.action,
+            actor=actor or None,
+            credential=UsedCredential(kind=entry.credential_kind, id=entry.credential_id),
+            target=entry.target,
+            address=entry.address,
+            details=dict(entry.details),
+        )
+
 
 class AuditList(BaseModel):
-    """A page of the audit log, newest first. `total` is present if the request has `count=true`."""
+    """A page of the audit log, newest first. `total` is how many all pages have, if the request has `count=true`."""
 
     items: list[AuditEntrySchema]
     next_cursor: str | None
-    total: int | None = None
+    total: int | None
 
 
 def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -> None:
     """Add the routes under `/audit` to the router of administration."""
     auditor = auth.require_interactive(AUDIT)
 
-    @router.get(
-        "/audit", dependencies=[auditor], response_model_exclude_unset=True, responses=UNCHANGED
-    )
+    @router.get("/audit", dependencies=[auditor], responses=UNCHANGED)
     async def list_audit(
         query: Annotated[AuditQuery, Depends(_query)],
         cursor: str | None = None,
-        limit: Limit = 50,
+        limit: int = 50,
         count: bool = False,
     ) -> AuditList:
         """List the entries of the audit log, newest first.
@@ -119,32 +122,10 @@ _EXPORT_RESPONSES: Final[Responses] = {
 }
 
 
-def audit_list(page: AuditPage) -> AuditList:
+def audit_list(page: Page[AuditEntry]) -> AuditList:
     """A page of the audit log as the API answers it."""
-    items = [AuditEntrySchema.model_validate(audit_json(entry)) for entry in page.items]
-    total = {} if page.total is None else {"total": page.total}
-    return AuditList(items=items, next_cursor=page.next_cursor, **total)
-
-
-def rfc3339(at: datetime) -> str:
-    """A time in UTC with microseconds, as the library writes it."""
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def audit_json(entry: AuditEntry) -> dict[str, Any]:
-    """An entry as JSON; times are RFC 3339 in UTC."""
-    return {
-        "id": entry.id,
-        "at": rfc3339(entry.at),
-        "action": entry.action,
-        "actor": None
-        if entry.actor_id is None
-        else {"id": entry.actor_id, "username": entry.actor_name},
-        "credential": {"kind": entry.credential_kind, "id": entry.credential_id},
-        "target": entry.target,
-        "address": entry.address,
-        "details": dict(entry.details),
-    }
+    items = [AuditEntrySchema.of(entry) for entry in page.items]
+    return AuditList(items=items, next_cursor=page.next_cursor, total=page.total)
 
 
 def _query(
@@ -179,9 +160,9 @@ async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingRes
         async with aclosing(pages):
             if form == "csv":
                 yield _csv(_COLUMNS)
-            yield "".join(render(audit_json(entry)) for entry in first)
+            yield "".join(render(entry) for entry in first)
             async for page in pages:
-                yield "".join(render(audit_json(entry)) for entry in page)
+                yield "".join(render(entry) for entry in page)
 
     return StreamingResponse(
         rows(),
@@ -193,26 +174,14 @@ async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingRes
     )
 
 
-def _json_line(entry: dict[str, Any]) -> str:
-    return json.dumps(entry, ensure_ascii=False) + "\n"
+def _json_line(entry: AuditEntry) -> str:
+    return AuditEntrySchema.of(entry).model_dump_json() + "\n"
 
 
-def _csv_row(entry: dict[str, Any]) -> str:
-    actor = entry["actor"] or {"id": "", "username": ""}
-    credential = entry["credential"]
-    cells = (
-        entry["id"],
-        entry["at"],
-        entry["action"],
-        actor["id"],
-        actor["username"],
-        credential["kind"],
-        credential["id"],
-        entry["target"],
-        entry["address"],
-        json.dumps(entry["details"], ensure_ascii=False),
-    )
-    return _csv(["" if cell is None else _escape_formula(str(cell)) for cell in cells])
+def _csv_row(entry: AuditEntry) -> str:
+    details = json.dumps(dict(entry.details), ensure_ascii=False)
+    cells = (asdict(entry) | {"at": rfc3339(entry.at), "details": details}).values()
+    return _csv("" if cell is None else _escape_formula(str(cell)) for cell in cells)
 
 
 def _escape_formula(cell: str) -> str:

@@ -2,22 +2,22 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Header, Request, Response
-from pydantic import BaseModel
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict
 
-from msk_auth import Principal
+from msk_auth import CredentialKind, Principal
 from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service import login_cookie
 from task_service.accounts.invitations import Invitations
 from task_service.accounts.login import Login
-from task_service.accounts.sessions import LoginSession, Sessions
+from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User
 from task_service.errors import LinkInvalid, LoginFailed, PasswordLoginOff, SessionNotFound
-from task_service.request_record import request_address
 
 from .json_route import JsonBody, JsonRoute
 from .openapi import Responses, path_id, problems
@@ -75,6 +75,8 @@ class LoginToken(BaseModel):
 class UserSummary(BaseModel):
     """The user or service account that a request acts for."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     id: str
     username: str
     roles: list[str]
@@ -84,7 +86,9 @@ class UserSummary(BaseModel):
 class PresentedCredential(BaseModel):
     """The credential that authenticated the request."""
 
-    kind: str
+    model_config = ConfigDict(from_attributes=True)
+
+    kind: CredentialKind
     key_id: str | None
     authenticated_at: datetime | None
 
@@ -129,16 +133,9 @@ def auth_router(
     interactive = auth.require_interactive()
 
     @router.post("/login", responses=problems(LoginFailed, PasswordLoginOff, TooManyAttempts))
-    async def log_in(
-        credentials: Credentials, user_agent: Annotated[str | None, Header()] = None
-    ) -> LoginToken:
+    async def log_in(credentials: Credentials) -> LoginToken:
         """Log in with a user name and a password."""
-        logged_in = await login.log_in(
-            credentials.username,
-            credentials.password,
-            address=request_address(),
-            user_agent=user_agent,
-        )
+        logged_in = await login.log_in(credentials.username, credentials.password)
         return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
 
     @router.post(
@@ -150,13 +147,12 @@ def auth_router(
         request: Request,
         principal: Annotated[Principal[User], interactive],
         confirmed: ConfirmedPassword,
-        user_agent: Annotated[str | None, Header()] = None,
     ) -> LoginToken | Response:
         """Confirm the password.
 
         A new, recent login replaces the one of this request.
         """
-        logged_in = await login.reauthenticate(principal, confirmed.password, user_agent=user_agent)
+        logged_in = await login.reauthenticate(principal, confirmed.password)
         if not login_cookie.is_credential(request):
             return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
         # No script of a page ever reads the token.
@@ -172,20 +168,10 @@ def auth_router(
     @router.get("/me")
     async def get_me(principal: Annotated[Principal[User], any_credential]) -> Me:
         """Show who the request acts for, with which credential, and what they may do."""
-        user = principal.user
         return Me(
-            user=UserSummary(
-                id=user.id,
-                username=user.username,
-                roles=list(user.roles),
-                service_account=user.service_account,
-            ),
+            user=UserSummary.model_validate(principal.user),
             permissions=sorted(principal.permissions),
-            credential=PresentedCredential(
-                kind=principal.kind.value,
-                key_id=principal.key_id,
-                authenticated_at=principal.authenticated_at,
-            ),
+            credential=PresentedCredential.model_validate(principal),
         )
 
     @router.post("/password-link", responses=problems(LinkInvalid, PasswordLoginOff))
@@ -215,7 +201,12 @@ def auth_router(
     async def list_sessions(principal: Annotated[Principal[User], interactive]) -> SessionList:
         """List your open sessions, the most recent login first."""
         found = await sessions.list_open(principal.owner.id)
-        return SessionList(items=[_shown(each, principal.session_id) for each in found])
+        return SessionList(
+            items=[
+                SessionSchema(**asdict(each), current=each.id == principal.session_id)
+                for each in found
+            ]
+        )
 
     @router.delete("/sessions", status_code=204)
     async def end_other_sessions(principal: Annotated[Principal[User], interactive]) -> None:
@@ -231,16 +222,3 @@ def auth_router(
         await sessions.end(session_id, by=principal)
 
     return router
-
-
-def _shown(session: LoginSession, current_id: str | None) -> SessionSchema:
-    return SessionSchema(
-        id=session.id,
-        authenticated_at=session.authenticated_at,
-        started_at=session.started_at,
-        last_seen_at=session.last_seen_at,
-        expires_at=session.expires_at,
-        address=session.address,
-        user_agent=session.user_agent,
-        current=session.id == current_id,
-    )

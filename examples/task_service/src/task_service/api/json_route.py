@@ -1,34 +1,34 @@
-"""Parses requests: bodies as strict JSON only, query parameters once each, numbers as digits.
-
-Guards answer before validation errors. FastAPI parses a body before it runs the dependencies, so an unauthenticated
-caller would get details about the body. :class:`JsonRoute` therefore passes an invalid body on as a value that no model
-accepts, and reports the reason after the guards have run.
-"""
+"""What the routes have in common: strict JSON in, conditional answers out, and the types of their parameters."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final, NoReturn
 
-from fastapi.exceptions import RequestValidationError
+from fastapi import Query
 from fastapi.routing import APIRoute
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
-from starlette.datastructures import QueryParams
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    WithJsonSchema,
+)
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from msk_auth.errors import InputInvalid
-from task_service.validation import in_plain_words
+MAX_SEARCH: Final = 100
 
-from .direct_call import DirectCall, direct_call
-
-_DIGITS: Final = re.compile(r"[0-9]{1,9}")
+# The response repeats refused names, so their size is bounded.
+_MAX_NAME: Final = 200
+_MAX_MEMBERS: Final = 200
+_TAGS: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 
 class JsonBody(BaseModel):
@@ -38,33 +38,12 @@ class JsonBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-def allowed_methods(routes: Iterable[Route], path: str) -> str:
-    """The header `Allow` of a path: the methods of all its routes (RFC 9110, section 10.2.1); empty without one.
-
-    Starlette names those of the first route that matches.
-    """
-    methods = {
-        method for route in routes if route.path_regex.match(path) for method in route.methods or ()
-    }
-    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
-
-
-def _plain_number(value: object) -> object:
-    # Pydantic reads a number from `1_0`, ` 10`, `+10` and `10.0` as well.
-    if isinstance(value, str) and _DIGITS.fullmatch(value) is None:
-        raise ValueError("This is not a number. Send digits only.")
-    return value
-
-
-Limit = Annotated[int, BeforeValidator(_plain_number)]
-"""The query parameter for the size of a page."""
-
-Days = Annotated[int, Field(ge=1, le=3650), BeforeValidator(_plain_number)]
+Days = Annotated[int, Query(ge=1, le=3650)]
 """The query parameter for how many days to look back, today included."""
 
 
 def _written_time(value: object) -> object:
-    # Pydantic reads seconds since 1970 as well.
+    # Pydantic reads seconds since 1970 as well, and a year would be taken for these.
     if isinstance(value, str) and "T" not in value.upper():
         raise ValueError("Enter a time, such as 2026-03-01T12:00:00Z.")
     return value
@@ -73,7 +52,18 @@ def _written_time(value: object) -> object:
 Time = Annotated[AwareDatetime, BeforeValidator(_written_time)]
 """A query parameter that is a time (RFC 3339)."""
 
-MAX_SEARCH: Final = 100
+
+def rfc3339(at: datetime) -> str:
+    """A time in UTC with microseconds, as the library writes it."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+Moment = Annotated[
+    datetime,
+    PlainSerializer(rfc3339, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
+]
+"""A time in an answer, spelled as the library spells the times of a key."""
 
 
 def _search_text(value: object) -> object:
@@ -89,52 +79,13 @@ def _search_text(value: object) -> object:
 Search = Annotated[str | None, BeforeValidator(_search_text)]
 """The query parameter that searches a listing; an empty one finds everything."""
 
-# The response repeats refused names, so their size is bounded.
-_MAX_NAME: Final = 200
-_MAX_MEMBERS: Final = 200
-
-# Stands for an invalid body. FastAPI also lets a model read an object's attributes, so an instance of any other class
-# would be a valid body for a model without required members; from a plain `object` pydantic reads nothing.
-_UNREADABLE: Final = object()
-
 
 class JsonRoute(APIRoute):
-    """A route whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no duplicate members, printable names.
+    """A route that reads strict JSON: see :class:`JsonRequest`.
 
-    A query parameter that is sent twice is refused like any other value of a wrong type: a proxy and the service could
-    disagree on which one counts.
-
-    A route whose `responses` have :data:`~task_service.api.openapi.UNCHANGED` answers 304 to a client that has the present
-    answer already (RFC 9110, section 13.1.2).
+    If its `responses` have :data:`~task_service.api.openapi.UNCHANGED`, it answers 304 to a client that has the present answer
+    already (RFC 9110, section 13.1.2).
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._prefix = self.path.partition("{")[0]
-        call = direct_call(self)
-        if call is not None:
-            self.app = self._direct(call, self.app)
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether the request is for this route. Most are for another one, which the beginning of the path shows."""
-        if scope["path"].startswith(self._prefix) or scope.get("root_path"):
-            return super().matches(scope)
-        return Match.NONE, {}
-
-    def _direct(self, call: DirectCall, through_fastapi: ASGIApp) -> ASGIApp:
-        is_conditional = HTTPStatus.NOT_MODIFIED in self.responses
-
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            request = Request(scope, receive)
-            response = await call(request)
-            if response is None:
-                await through_fastapi(scope, receive, send)
-            elif is_conditional:
-                await _if_changed(request, response)(scope, receive, send)
-            else:
-                await response(scope, receive, send)
-
-        return serve
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that parses strictly."""
@@ -142,24 +93,37 @@ class JsonRoute(APIRoute):
         is_conditional = HTTPStatus.NOT_MODIFIED in self.responses
 
         async def handle_strictly(request: Request) -> Response:
-            strict = _StrictRequest(request.scope, request.receive)
-            try:
-                response = await handle(strict)
-                return _if_changed(request, response) if is_conditional else response
-            except RequestValidationError as error:
-                if isinstance(error.body, bytes):
-                    # FastAPI parses no other content type; a form of another site cannot send this one without a
-                    # CORS preflight.
-                    strict.complaint = "Send JSON with the header 'Content-Type: application/json'."
-                if strict.complaint is None:
-                    errors = in_plain_words(error.errors())
-                    raise RequestValidationError(errors, body=error.body) from None
-                raise InputInvalid.of("", strict.complaint) from None
+            response = await handle(JsonRequest(request.scope, request.receive))
+            return _if_changed(request, response) if is_conditional else response
 
         return handle_strictly
 
 
-_TAGS: Final = re.compile(r'(?:W/)?("[^"]*")')
+class JsonRequest(Request):
+    """A request whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no duplicate members, printable names."""
+
+    async def json(self) -> Any:
+        """The body.
+
+        Raises:
+            ValueError: It is something else. The library answers it, after the guards.
+        """
+        text = (await self.body()).decode("utf-8")
+        return json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    # Of two members of one name, parsers disagree on which one counts.
+    if len(members) != len(pairs) or len(members) > _MAX_MEMBERS:
+        raise ValueError
+    if any(len(name) > _MAX_NAME or not name.isprintable() for name in members):
+        raise ValueError
+    return members
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    raise ValueError  # NaN and Infinity are not JSON
 
 
 def _if_changed(request: Request, response: Response) -> Response:
@@ -178,61 +142,3 @@ def _if_changed(request: Request, response: Response) -> Response:
         if name not in {"content-length", "content-type"}
     }
     return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-
-
-class _SingleParams(QueryParams):
-    def get(self, key: str, default: Any = None) -> Any:
-        values = self.getlist(key)
-        return values if len(values) > 1 else super().get(key, default)
-
-
-class _StrictRequest(Request):
-    complaint: str | None = None
-
-    @property
-    def query_params(self) -> QueryParams:
-        if not hasattr(self, "_query_params"):
-            self._query_params = _SingleParams(self.scope["query_string"])
-        return self._query_params
-
-    async def json(self) -> Any:
-        try:
-            found = json.loads(
-                (await self.body()).decode("utf-8"),
-                object_pairs_hook=_checked,
-                parse_constant=_refuse_constant,
-            )
-            if found is not None:
-                return found
-            # FastAPI would take it for a body that is absent.
-            self.complaint = "The body is null. Send a JSON object."
-        except _Refused as refused:
-            self.complaint = str(refused)
-        except (ValueError, RecursionError):
-            # Not UTF-8, not JSON, a number with thousands of digits, or nested too deeply.
-            self.complaint = "The body is not valid JSON."
-        return _UNREADABLE
-
-
-class _Refused(Exception):
-    """Why an object is refused although it is JSON."""
-
-
-def _checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > _MAX_MEMBERS:
-        raise _Refused(
-            f"The body has an object with too many members. Send {_MAX_MEMBERS} at most."
-        )
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        # Parsers disagree on which one counts.
-        raise _Refused("The body has two members of the same name. Send each member once.")
-    if any(len(name) > _MAX_NAME or not name.isprintable() for name in members):
-        raise _Refused(
-            "The body has a member whose name is too long or not printable. Remove that member."
-        )
-    return members
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise ValueError  # NaN and Infinity are not JSON

@@ -1,4 +1,4 @@
-"""The list of one's own API keys, what one did, and revoking one. The library has the other routes under `/api/keys`."""
+"""The list of one's own API keys, what one did, its audit entries, and revoking one. The library has the other routes."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -6,18 +6,20 @@ from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel, ConfigDict
 
 from msk_auth import ApiKey, KeyFormat, KeyStatus, Principal
 from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
+from task_service.accounts.audit import Audit, AuditQuery
+from task_service.accounts.key_activity import KeyActivity
 from task_service.accounts.key_list import KeyList, KeyListQuery, KeySort
 from task_service.accounts.users import User
 from task_service.tasks.runs import Runs
 
-from .audit import rfc3339
-from .json_route import Days, JsonRoute, Limit, Search
+from .audit import AuditList, audit_list
+from .json_route import Days, JsonRoute, Moment, Search
 from .openapi import UNCHANGED, problems
 
 PREFIX: Final = "/api/keys"
@@ -32,13 +34,6 @@ OnBehalfOf = Annotated[
 ]
 """The query parameter of the library's own routes, for those of the service."""
 
-# Spelled as the library spells the times of a key.
-_Time = Annotated[
-    datetime,
-    PlainSerializer(rfc3339, return_type=str),
-    WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
-]
-
 
 class KeySchema(BaseModel):
     """An API key, without its value."""
@@ -51,10 +46,10 @@ class KeySchema(BaseModel):
     mask: str
     owner_id: str
     scopes: list[str] | None
-    created_at: _Time
-    expires_at: _Time | None
-    last_used_at: _Time | None
-    revoked_at: _Time | None
+    created_at: Moment
+    expires_at: Moment | None
+    last_used_at: Moment | None
+    revoked_at: Moment | None
     replaced_by: str | None
     status: KeyStatus
 
@@ -73,7 +68,7 @@ class KeyPageSchema(BaseModel):
 
 
 class RevokeOptions(BaseModel):
-    """The body of `POST /api/keys/{keyId}/revoke`; optional.
+    """The body of `POST /api/keys/{key_id}/revoke`; optional.
 
     With `cancel_runs` the runs that the key has started are cancelled as well. Otherwise they go on; those that wait are not
     started in any case.
@@ -95,7 +90,7 @@ class DailyRequestsSchema(BaseModel):
 class LastRequestSchema(BaseModel):
     """The last request of a key; `address` and `user_agent` are null where they are not kept."""
 
-    at: _Time
+    at: Moment
     route: str | None
     address: str | None
     user_agent: str | None
@@ -108,7 +103,9 @@ class KeyActivitySchema(BaseModel):
     last_request: LastRequestSchema | None
 
 
-def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[APIRouter, APIRouter]:
+def keys_routers(
+    auth: FastAPIAuth[User], keys: KeyList, activity: KeyActivity, audit: Audit, runs: Runs
+) -> tuple[APIRouter, APIRouter]:
     """The library's key routes, but for the list and for revoking, and what a key did.
 
     The list is searched, sorted and counted, and revoking a key may cancel the runs that it has started.
@@ -127,7 +124,7 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         status: KeyStatus | None = None,
         sort: KeySort = KeySort.CREATED,
         cursor: str | None = None,
-        limit: Limit = 50,
+        limit: int = 50,
         count: bool = False,
         on_behalf_of: OnBehalfOf = None,
     ) -> KeyPageSchema:
@@ -154,11 +151,11 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
             **counts,
         )
 
-    @router.get("/{keyId}/activity", responses=problems(KeyNotFound))
+    @router.get("/{key_id}/activity", responses=problems(KeyNotFound))
     async def get_key_activity(
         response: Response,
         principal: Annotated[Principal[User], auth.require_interactive()],
-        key_id: Annotated[str, Path(alias="keyId")],
+        key_id: str,
         days: Days = 30,
         on_behalf_of: OnBehalfOf = None,
     ) -> KeyActivitySchema:
@@ -166,27 +163,39 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
 
         A refused request had the right key, which was revoked or had expired, or which may not do this, or not from there.
         """
+        record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         today = auth.authenticator.clock.now().date()
-        activity = await auth.authenticator.key_activity(
-            principal,
-            key_id,
-            since=today - timedelta(days=days - 1),
-            on_behalf_of=on_behalf_of,
-        )
+        counts = await activity.days(record.id, since=today - timedelta(days=days - 1))
+        last = await activity.last_request(record.id)
         response.headers["cache-control"] = "no-store"
         return KeyActivitySchema(
-            days=[DailyRequestsSchema(**day._asdict()) for day in activity.days],
-            last_request=None
-            if activity.last is None
-            else LastRequestSchema(**asdict(activity.last)),
+            days=[
+                DailyRequestsSchema(day=day, accepted=accepted, refused=refused)
+                for day, accepted, refused in counts
+            ],
+            last_request=None if last is None else LastRequestSchema(**asdict(last)),
         )
 
-    @router.post("/{keyId}/revoke", responses=problems(KeyNotFound))
+    @router.get("/{key_id}/audit", responses=UNCHANGED | problems(KeyNotFound))
+    async def list_key_audit(
+        principal: Annotated[Principal[User], auth.require_interactive()],
+        key_id: str,
+        cursor: str | None = None,
+        limit: int = 50,
+        on_behalf_of: OnBehalfOf = None,
+    ) -> AuditList:
+        """List the audit entries of one of your keys, newest first."""
+        record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
+        # Of any actor: a leaked key is revoked without a login.
+        query = AuditQuery(key_id=record.id)
+        return audit_list(await audit.list(query, cursor=cursor, limit=limit))
+
+    @router.post("/{key_id}/revoke", responses=problems(KeyNotFound))
     async def revoke_key(
         response: Response,
         principal: Annotated[Principal[User], auth.require_interactive()],
-        key_id: Annotated[str, Path(alias="keyId")],
-        options: RevokeOptions | None = None,
+        key_id: str,
+        options: Annotated[RevokeOptions, Body(default_factory=RevokeOptions)],
         on_behalf_of: OnBehalfOf = None,
     ) -> KeySchema:
         """Revoke an API key, for good.
@@ -196,7 +205,7 @@ def keys_routers(auth: FastAPIAuth[User], keys: KeyList, runs: Runs) -> tuple[AP
         """
         record = await auth.authenticator.revoke_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Only now: what the key queues at this moment is not started any more. If this fails, the client repeats the request.
-        if options is not None and options.cancel_runs:
+        if options.cancel_runs:
             await runs.cancel_of_key(principal, record.id, owner_id=record.owner_id)
         response.headers["cache-control"] = "no-store"
         return key_schema(record, auth.authenticator.clock.now())

@@ -1,20 +1,14 @@
-"""The OpenAPI document of the service: what FastAPI reads off the routes, and the answers that it cannot know.
-
-FastAPI describes a route by its models. The problems that may come instead are named at the route with
-:func:`problems`; those that every operation shares, such as too many requests at once, are added here.
-"""
+"""What FastAPI cannot read off the routes: what the OpenAPI document says of the service, and the problems of a route."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
-from fastapi import FastAPI, Path
+from fastapi import Path
 from fastapi.routing import APIRoute
 
 from msk_auth.errors import Problem, StoreUnavailable
-from task_service.errors import BodyTooLarge, BodyTooSlow, InternalError, TooManyRequests
+from task_service.errors import BodyTooLarge, InternalError, LengthRequired, TooManyRequests
 
 Json: TypeAlias = dict[str, Any]
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -54,23 +48,11 @@ _ETAG: Final[Json] = {
         "schema": {"type": "string"},
     }
 }
-_IF_NONE_MATCH: Final[Json] = {
-    "name": "If-None-Match",
-    "in": "header",
-    "required": False,
-    "description": "The `ETag` of the answer that you have.",
-    "schema": {"type": "string"},
+
+UNCHANGED: Final[Responses] = {
+    200: {"description": "The list.", "headers": _ETAG},
+    304: {"description": "The list is the same as the one you have.", "headers": _ETAG},
 }
-_ANYWHERE: Final = (TooManyRequests, InternalError)
-_WITH_DATABASE: Final = (StoreUnavailable,)
-_WITH_BODY: Final = (BodyTooSlow, BodyTooLarge)
-# They answer without the database.
-_WITHOUT_DATABASE: Final = frozenset({"/healthz", "/metrics", "/.well-known/jwks.json"})
-# What the library calls the parameter, as the service's own routes spell theirs.
-_SPELLINGS: Final = {"key_id": "keyId"}
-
-
-UNCHANGED: Final[Responses] = {304: {"description": "The list is the same as the one you have."}}
 """For the `responses` of a listing that has an `ETag`."""
 
 
@@ -84,7 +66,7 @@ def path_id(name: str, prefix: str, noun: str) -> Any:
         prefix: What the id begins with.
         noun: What it identifies.
     """
-    schema = {"type": "string", "pattern": f"^{prefix}_[0-9A-Za-z]{{16}}$"}
+    schema = {"pattern": f"^{prefix}_[0-9A-Za-z]{{16}}$"}
     return Path(alias=name, description=f"The id of the {noun}.", json_schema_extra=schema)
 
 
@@ -104,102 +86,12 @@ def problems(*kinds: type[Problem]) -> Responses:
     return responses
 
 
+ANYWHERE: Final = problems(
+    LengthRequired, BodyTooLarge, TooManyRequests, InternalError, StoreUnavailable
+)
+"""What every route may answer."""
+
+
 def operation_id(route: APIRoute) -> str:
     """The stable name of an operation, from which generated clients make the name of a function: `list_tasks`."""
     return route.name
-
-
-def complete(app: FastAPI) -> None:
-    """Let the application's document be complete: see the module."""
-    generate = app.openapi
-
-    def openapi() -> Json:
-        if app.openapi_schema is None:
-            app.openapi_schema = _completed(generate())
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _completed(document: Json) -> Json:
-    paths: dict[str, Json] = document["paths"]
-    for path, operation in _operations(paths):
-        _describe(operation)
-        for parameter in operation.get("parameters", []):
-            _tidy_parameter(parameter)
-        if "304" in operation["responses"]:
-            _add_etag(operation)
-        kinds: tuple[type[Problem], ...] = _ANYWHERE
-        if path not in _WITHOUT_DATABASE:
-            kinds += _WITH_DATABASE
-        if "requestBody" in operation:
-            kinds += _WITH_BODY
-            _tidy_body(operation["requestBody"])
-        elif all(each["in"] == "path" for each in operation.get("parameters", [])):
-            # Any text is valid in a path: nothing has that id.
-            operation["responses"].pop("422", None)
-        _add_problems(operation["responses"], kinds)
-        operation["responses"] = dict(sorted(operation["responses"].items()))
-    for old, new in _SPELLINGS.items():
-        paths = {path.replace(f"{{{old}}}", f"{{{new}}}"): item for path, item in paths.items()}
-    document["paths"] = paths
-    return document
-
-
-def _operations(paths: dict[str, Json]) -> Iterator[tuple[str, Json]]:
-    for path, item in paths.items():
-        for operation in item.values():
-            yield path, operation
-
-
-def _describe(operation: Json) -> None:
-    """Take the first paragraph of a route's docstring for its summary, in place of the function's name."""
-    if operation["summary"] != operation["operationId"].replace("_", " ").title():
-        return
-    summary, _, description = operation.pop("description").partition("\n\n")
-    operation["summary"] = summary.replace("\n", " ").removesuffix(".")
-    if description:
-        operation["description"] = description
-
-
-def _add_problems(responses: Json, kinds: Iterable[type[Problem]]) -> None:
-    for status, response in problems(*kinds).items():
-        found = responses.setdefault(str(status), response)
-        if found is not response and response["description"] not in found["description"]:
-            found["description"] = f"{found['description']} {response['description']}"
-            found.setdefault("headers", {}).update(response.get("headers", {}))
-    for status, response in responses.items():
-        if response["description"] == "Successful Response":
-            response["description"] = HTTPStatus(int(status)).phrase
-
-
-def _add_etag(operation: Json) -> None:
-    operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
-    for status in ("200", "304"):
-        operation["responses"][status]["headers"] = _ETAG
-
-
-def _tidy_parameter(parameter: Json) -> None:
-    """An optional parameter is absent, never null; and it has a name already."""
-    parameter["name"] = _SPELLINGS.get(parameter["name"], parameter["name"])
-    schema = _without_null(parameter["schema"])
-    # The parameter itself has them.
-    parameter["schema"] = {
-        name: value for name, value in schema.items() if name not in {"title", "description"}
-    }
-
-
-def _tidy_body(body: Json) -> None:
-    """An optional body is absent, never null."""
-    for content in body["content"].values():
-        content["schema"] = _without_null(content["schema"])
-        content["schema"].pop("title", None)
-
-
-def _without_null(schema: Json) -> Json:
-    alternatives: list[Json] = schema.get("anyOf", [])
-    rest = [each for each in alternatives if each != {"type": "null"}]
-    if len(rest) != 1 or len(rest) == len(alternatives):
-        return schema
-    others = {name: value for name, value in schema.items() if name != "anyOf"}
-    return {**others, **rest[0]}

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Body, Header, Request, Response
 from starlette.responses import PlainTextResponse
 
 from msk_auth import Policy, Principal, require
@@ -75,7 +75,7 @@ def runs_router(
         principal: Annotated[Principal[User], starter],
         run_id: RunId,
         response: Response,
-        options: RerunOptions | None = None,
+        options: Annotated[RerunOptions, Body(default_factory=RerunOptions)],
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Run:
         """Run a task again with the parameters of an earlier run, or with others.
@@ -83,7 +83,6 @@ def runs_router(
         Parameters that differ from those that the task has now require `tasks:write` too. The task stays as it is. A request
         that is repeated with the same `Idempotency-Key` gets the run of the first one.
         """
-        options = options or RerunOptions()
         before = await runs.details(principal, run_id)
         params = before.params if options.params is None else options.params
         run = await runs.request(

@@ -11,11 +11,16 @@ from pydantic import BaseModel, ConfigDict
 from msk_auth import Principal, require_interactive
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.roles import MANAGE_USERS, RECENT_LOGIN
-from task_service.accounts.service_accounts import ServiceAccountQuery, ServiceAccounts
+from task_service.accounts.service_accounts import (
+    ServiceAccount,
+    ServiceAccountQuery,
+    ServiceAccounts,
+)
 from task_service.accounts.users import SERVICE_ACCOUNT, User
+from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
 
-from .json_route import JsonBody, JsonRoute, Limit
+from .json_route import JsonBody, JsonRoute
 from .openapi import UNCHANGED, path_id, problems
 
 PREFIX: Final = "/api/admin/service-accounts"
@@ -62,11 +67,11 @@ class ServiceAccountSchema(BaseModel):
 
 
 class ServiceAccountList(BaseModel):
-    """A page of service accounts. `total` is how many all pages have; it is present if the request has `count=true`."""
+    """A page of service accounts. `total` is how many all pages have, if the request has `count=true`."""
 
     items: list[ServiceAccountSchema]
     next_cursor: str | None
-    total: int | None = None
+    total: int | None
 
 
 def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) -> APIRouter:
@@ -81,31 +86,36 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
     recent_administrator = auth.require_interactive(MANAGE_USERS, max_age=RECENT_LOGIN)
 
     @router.get(
-        "", dependencies=[administrator], response_model_exclude_unset=True, responses=UNCHANGED
+        "",
+        response_model=ServiceAccountList,
+        dependencies=[administrator],
+        responses=UNCHANGED,
     )
     async def list_service_accounts(
         search: str | None = None,
         disabled: bool | None = None,
         cursor: str | None = None,
-        limit: Limit = 50,
+        limit: int = 50,
         count: bool = False,
-    ) -> ServiceAccountList:
+    ) -> Page[ServiceAccount]:
         """List service accounts, by name.
 
         `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
         """
         query = ServiceAccountQuery(search=search or None, disabled=disabled)
-        page = await accounts.list(query, cursor=cursor, limit=limit, count=count)
-        items = [ServiceAccountSchema.model_validate(account) for account in page.items]
-        total = {"total": page.total} if count else {}
-        return ServiceAccountList(items=items, next_cursor=page.next_cursor, **total)
+        return await accounts.list(query, cursor=cursor, limit=limit, count=count)
 
-    @router.post("", status_code=201, responses=problems(UsernameTaken))
+    @router.post(
+        "",
+        status_code=201,
+        response_model=ServiceAccountSchema,
+        responses=problems(UsernameTaken),
+    )
     async def create_service_account(
         principal: Annotated[Principal[User], recent_administrator],
         new: NewServiceAccount,
         response: Response,
-    ) -> ServiceAccountSchema:
+    ) -> ServiceAccount:
         """Create a service account.
 
         It owns keys, tasks and runs as a user does, and never logs in. Make its keys with
@@ -113,21 +123,28 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
         """
         account = await accounts.create(new.name, new.description, by=principal)
         response.headers["location"] = f"{PREFIX}/{account.id}"
-        return ServiceAccountSchema.model_validate(account)
+        return account
 
     @router.get(
-        "/{accountId}", dependencies=[administrator], responses=problems(ServiceAccountNotFound)
+        "/{accountId}",
+        response_model=ServiceAccountSchema,
+        dependencies=[administrator],
+        responses=problems(ServiceAccountNotFound),
     )
-    async def get_service_account(account_id: AccountId) -> ServiceAccountSchema:
+    async def get_service_account(account_id: AccountId) -> ServiceAccount:
         """Show a service account."""
-        return ServiceAccountSchema.model_validate(await accounts.get(account_id))
+        return await accounts.get(account_id)
 
-    @router.patch("/{accountId}", responses=problems(ServiceAccountNotFound))
+    @router.patch(
+        "/{accountId}",
+        response_model=ServiceAccountSchema,
+        responses=problems(ServiceAccountNotFound),
+    )
     async def change_service_account(
         principal: Annotated[Principal[User], administrator],
         account_id: AccountId,
         changes: ServiceAccountChanges,
-    ) -> ServiceAccountSchema:
+    ) -> ServiceAccount:
         """Describe a service account, disable or enable it.
 
         The keys of a disabled one are refused and its runs end once this returns. Enabling needs a login of the last 15 minutes.
@@ -135,13 +152,12 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
         if changes.disabled is False:
             auth.authenticator.authorize(principal, _RECENT)
         described = "description" in changes.model_fields_set
-        account = await accounts.change(
+        return await accounts.change(
             account_id,
             by=principal,
             description=(changes.description or "") if described else None,
             disabled=changes.disabled,
         )
-        return ServiceAccountSchema.model_validate(account)
 
     @router.delete("/{accountId}", status_code=204, responses=problems(ServiceAccountNotFound))
     async def delete_service_account(

@@ -4,7 +4,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Body, Header, Response
 from pydantic import BaseModel
 
 from msk_auth import Principal
@@ -28,7 +28,7 @@ from task_service.tasks.queries import DEFAULT_PAGE
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
-from .json_route import JsonRoute, Limit, Search
+from .json_route import JsonRoute, Search
 from .openapi import UNCHANGED, path_id, problems
 
 TaskId = Annotated[str, path_id("taskId", "tsk", "task")]
@@ -54,7 +54,7 @@ def tasks_router(
         """List the handlers that a task can name, with the parameters of each."""
         return HandlerList(items=registry.describe())
 
-    @router.get("/tasks", response_model=TaskPage, responses=UNCHANGED)
+    @router.get("/tasks", response_model_exclude_unset=True, responses=UNCHANGED)
     async def list_tasks(
         principal: Annotated[Principal[User], reader],
         search: Search = None,
@@ -62,10 +62,10 @@ def tasks_router(
         owner: str | None = None,
         sort: TaskSort = TaskSort.CREATED,
         cursor: str | None = None,
-        limit: Limit = DEFAULT_PAGE,
-        recent_runs: Limit = 0,
+        limit: int = DEFAULT_PAGE,
+        recent_runs: int = 0,
         count: bool = False,
-    ) -> Response:
+    ) -> TaskPage:
         """List tasks.
 
         `search` is a part of a name, or an id; `state` is that of a task's latest run; `owner` is a user's name. With
@@ -78,10 +78,9 @@ def tasks_router(
             owner=None if owner is None else normalised_username(owner),
             sort=sort,
         )
-        page = await tasks.list(
+        return await tasks.list(
             principal, query, cursor=cursor, limit=limit, recent=recent_runs, count=count
         )
-        return Response(page, media_type="application/json")
 
     @router.post("/tasks", status_code=201)
     async def create_task(
@@ -118,7 +117,7 @@ def tasks_router(
         principal: Annotated[Principal[User], starter],
         task_id: TaskId,
         response: Response,
-        options: RunOptions | None = None,
+        options: Annotated[RunOptions, Body(default_factory=RunOptions)],
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Run:
         """Run a task.
@@ -130,7 +129,7 @@ def tasks_router(
             principal,
             task_id,
             idempotency_key=idempotency_key,
-            priority=(options or RunOptions()).priority,
+            priority=options.priority,
         )
         response.headers["location"] = f"/api/runs/{run.id}"
         return run
@@ -144,7 +143,7 @@ def tasks_router(
         principal: Annotated[Principal[User], reader],
         task_id: TaskId,
         cursor: str | None = None,
-        limit: Limit = DEFAULT_PAGE,
+        limit: int = DEFAULT_PAGE,
         state: RunState | None = None,
         count: bool = False,
     ) -> RunPage:

@@ -36,14 +36,11 @@ _log = logging.getLogger(__name__)
 
 
 class SchemaState(Enum):
-    """The schema of a database, compared with this version's."""
+    """The schema of a database that this version can use, or bring to its own."""
 
-    MISSING = "there is none"
-    FOREIGN = "another application created tables of these names"
-    OLDER = "an older version created it"
+    OLDER = "there is none, or an older version created it"
     CURRENT = "it is this version's"
-    NEWER_COMPATIBLE = "a newer version created it, and this version works with it"
-    NEWER = "a newer version created it"
+    NEWER = "a newer version created it, and this version works with it"
 
 
 async def migrate(db: Database, *, finish: bool = False) -> list[str]:
@@ -58,8 +55,8 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
         The migrations that are left for `finish`.
 
     Raises:
-        ConfigurationError: A newer version of the service, or another application, created its tables; or a pooler shares
-            the sessions of its connections.
+        ConfigurationError: A newer version of the service, a much older one, or another application created its tables; or
+            a pooler shares the sessions of its connections.
         StoreUnavailable: The database cannot answer.
     """
     extended = db.with_timeout(_TIMEOUT_SECONDS)
@@ -110,6 +107,7 @@ async def schema_state(db: Database) -> SchemaState:
     """Compare the schema of the database with this version's. Changes nothing.
 
     Raises:
+        ConfigurationError: As :func:`migrate`.
         StoreUnavailable: The database cannot answer.
     """
     async with db.read() as connection:
@@ -122,52 +120,50 @@ async def revision_of(connection: AsyncConnection) -> str | None:
 
 
 def _upgrade(connection: Connection) -> None:
-    match _state(connection):
-        case SchemaState.CURRENT | SchemaState.NEWER_COMPATIBLE:
-            return
-        case SchemaState.NEWER:
-            raise ConfigurationError(
-                f"The database has the schema {_revision(connection)!r} of a newer version of the service. Install that"
-                " version, or a later one."
-            )
-        case SchemaState.FOREIGN:
-            raise ConfigurationError(
-                "The database has tables that the service did not create:"
-                f" {', '.join(_foreign_tables(connection))}. Give the service a database of its own."
-            )
-        case SchemaState.MISSING | SchemaState.OLDER:
-            config = _config()
-            config.attributes["connection"] = connection
-            before = _revision(connection)
-            command.upgrade(config, "head")
-            _log.info(
-                "migrated the database from the schema %s to %s", before, _revision(connection)
-            )
+    if _state(connection) is not SchemaState.OLDER:
+        return
+    config = _config()
+    config.attributes["connection"] = connection
+    before = _revision(connection)
+    command.upgrade(config, "head")
+    if before is None:
+        _log.info("created the schema %s in the empty database", _revision(connection))
+    else:
+        _log.info("migrated the database from the schema %s to %s", before, _revision(connection))
 
 
 def _state(connection: Connection) -> SchemaState:
     script = ScriptDirectory.from_config(_config())
     head = script.get_current_head()
     revision = _revision(connection)
-    if revision is None:
-        return SchemaState.FOREIGN if _foreign_tables(connection) else SchemaState.MISSING
     if revision == head:
         return SchemaState.CURRENT
     if revision in {known.revision for known in script.walk_revisions()}:
         return SchemaState.OLDER
-    if not inspect(connection).has_table(schema_works_with.name):
-        # Another application, whose table of revisions has the same name.
-        return SchemaState.FOREIGN if _foreign_tables(connection) else SchemaState.NEWER
-    compatible = connection.scalar(
-        select(schema_works_with.c.code).where(
-            schema_works_with.c.revision == revision, schema_works_with.c.code == head
+    if revision is not None and revision.isdecimal() and revision < str(script.get_base()):
+        raise ConfigurationError(
+            f"The database has the schema {revision!r}, and this version brings forward only later ones."
+            " Start the version before this one on it first."
         )
+    # Another application's table of revisions has the same name.
+    is_ours = inspect(connection).has_table(schema_works_with.name)
+    foreign = sorted(metadata.tables.keys() & inspect(connection).get_table_names())
+    if foreign and (revision is None or not is_ours):
+        raise ConfigurationError(
+            f"The database has tables that the service did not create: {', '.join(foreign)}. Give the service a database"
+            " of its own."
+        )
+    if revision is None:
+        return SchemaState.OLDER
+    works = select(schema_works_with.c.code).where(
+        schema_works_with.c.revision == revision, schema_works_with.c.code == head
     )
-    return SchemaState.NEWER if compatible is None else SchemaState.NEWER_COMPATIBLE
-
-
-def _foreign_tables(connection: Connection) -> list[str]:
-    return sorted(metadata.tables.keys() & inspect(connection).get_table_names())
+    if not is_ours or connection.scalar(works) is None:
+        raise ConfigurationError(
+            f"The database has the schema {revision!r} of a newer version of the service. Install that version, or a"
+            " later one."
+        )
+    return SchemaState.NEWER
 
 
 def _revision(connection: Connection) -> str | None:

@@ -7,8 +7,9 @@
    lock (a long transaction reads the table), every other statement queues behind it. So the migration waits for at most
    `LOCK_SECONDS`, then lets the others pass and retries. Its transaction is short: it adds tables and columns and reads no
    rows.
-3. **Indexes are built concurrently**, on existing tables, after the transaction and outside of any. They affect only
-   speed, so an index that cannot be built now is left to the next start.
+3. **Indexes are built concurrently**, on existing tables, after the transaction and outside of any: those of the schema
+   that the database does not have. So migrations of PostgreSQL omit them. They affect only speed, so an index that cannot
+   be built now is left to the next start.
 """
 
 from __future__ import annotations
@@ -22,38 +23,17 @@ from typing import Any, Final
 
 import psycopg
 from procrastinate.schema import SchemaManager
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, Index, insert, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth.errors import ConfigurationError, StoreUnavailable
 
 from .engine import Database
-from .schema import queue_migrations
+from .schema import metadata, queue_migrations
 
 LOCK_SECONDS: Final = 1.0
 """How long other processes may wait because a migration waits for a table."""
-
-CONCURRENT_INDEXES: Final = {
-    "ix_runs_state_owner_id_rank_created_at_id": "runs (state, owner_id, rank, created_at, id)",
-    "ix_runs_task_id_state_created_at_id": "runs (task_id, state, created_at, id)",
-    "ix_audit_actor_id_at_id": "audit (actor_id, at, id)",
-    "ix_audit_target_at_id": "audit (target, at, id)",
-    "ix_audit_action_at_id": "audit (action, at, id)",
-    "ix_audit_credential_id_at_id": "audit (credential_id, at, id)",
-    "ix_msk_auth_api_keys_expiring": "msk_auth_api_keys (announced_days, revoked_at, expires_at, id)",
-}
-"""The indexes that later versions added to tables that may be large, with their columns. Migrations omit them."""
-
-OBSOLETE_INDEXES: Final = (
-    "ix_runs_owner_id_state",
-    "ix_runs_state_rank_created_at_id",
-    "ix_audit_actor_id_id",
-    "ix_audit_target_id",
-    "ix_audit_action_id",
-    "ix_audit_credential_id_id",
-)
-"""The indexes that those replace. They are dropped once the new ones are built."""
 
 LOCK_CONFLICTS: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 """The driver's errors if another transaction holds a lock: worth a retry."""
@@ -102,11 +82,8 @@ async def migrate_postgresql(
                     "other transactions use the tables; the migration will be retried after they had time to pass"
                 )
                 await asyncio.sleep(_PAUSE_SECONDS)
-        for name, columns in CONCURRENT_INDEXES.items():
-            await _build_index(connection, name, columns)
-        if not await indexes_left(connection):
-            for name in OBSOLETE_INDEXES:
-                await _drop_index(connection, name)
+        for index in await _missing_indexes(connection):
+            await _build_index(connection, index)
     return left
 
 
@@ -142,56 +119,40 @@ async def _in_one_transaction(
 
 async def indexes_left(connection: AsyncConnection) -> list[str]:
     """The indexes that are missing or incomplete."""
-    return [name for name in CONCURRENT_INDEXES if not await _is_valid(connection, name)]
+    return [str(index.name) for index in await _missing_indexes(connection)]
 
 
-async def _is_valid(connection: AsyncConnection, name: str) -> bool | None:
-    """Whether an index is complete; None if there is none of that name."""
-    is_valid: bool | None = await connection.scalar(
-        text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
-        {"name": name},
+async def _missing_indexes(connection: AsyncConnection) -> list[Index]:
+    found = await connection.scalars(
+        text(
+            "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid"
+            " WHERE indisvalid AND pg_table_is_visible(indexrelid)"
+        )
     )
-    return is_valid
+    valid = set(found)
+    indexes = (index for table in metadata.sorted_tables for index in table.indexes)
+    return sorted((each for each in indexes if each.name not in valid), key=lambda it: str(it.name))
 
 
-async def _build_index(connection: AsyncConnection, name: str, columns: str) -> None:
-    is_valid = await _is_valid(connection, name)
-    if is_valid:
-        return
+async def _build_index(connection: AsyncConnection, index: Index) -> None:
+    columns = ", ".join(index.columns.keys())
     try:
         await connection.exec_driver_sql(f"SET lock_timeout = {_INDEX_SECONDS * 1000:.0f}")
-        if is_valid is not None:
-            # An interrupted attempt has left it: it slows every write and serves no read.
-            await connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY {name}")
-        await connection.exec_driver_sql(f"CREATE INDEX CONCURRENTLY {name} ON {columns}")
+        # An interrupted attempt leaves one that slows every write and serves no read.
+        await connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {index.name}")
+        await connection.exec_driver_sql(
+            f"CREATE INDEX CONCURRENTLY {index.name} ON {index.table} ({columns})"
+        )
     except OperationalError as error:
         if not _is_lock_conflict(error):
             raise
         _log.warning(
             "cannot build the index %s beside long transactions; without it lists are slower. The next start"
             " retries; to retry now, run `task-service migrate`",
-            name,
+            index.name,
         )
     else:
-        _log.info("built the index %s", name)
-    finally:
-        if not connection.invalidated:
-            await connection.exec_driver_sql("RESET lock_timeout")
-
-
-async def _drop_index(connection: AsyncConnection, name: str) -> None:
-    if await _is_valid(connection, name) is None:
-        return
-    try:
-        await connection.exec_driver_sql(f"SET lock_timeout = {_INDEX_SECONDS * 1000:.0f}")
-        await connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
-    except OperationalError as error:
-        if not _is_lock_conflict(error):
-            raise
-        _log.warning(
-            "cannot drop the obsolete index %s beside long transactions; the next start retries",
-            name,
-        )
+        _log.info("built the index %s", index.name)
     finally:
         if not connection.invalidated:
             await connection.exec_driver_sql("RESET lock_timeout")

@@ -11,9 +11,9 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from sqlalchemy import BigInteger, Row, Select, String, func, tuple_, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,6 +25,18 @@ _DIGEST_BYTES: Final = 9
 _MAX_CURSOR: Final = 2000
 _ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _MAX_INTEGER: Final = 2**63 - 1
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a listing; `next_cursor` is None on the last one, and `total` if they were not counted."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,26 @@ class Paging:
         position = [self._query, *place]
         raw = json.dumps(position, separators=(",", ":")).encode()
         return rows[: self._limit], base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+    async def read(
+        self,
+        connection: AsyncConnection,
+        statement: Select[Any],
+        convert: Callable[[Row[Any]], T],
+        *,
+        counted: Select[Any] | None = None,
+    ) -> Page[T]:
+        """The page of a statement.
+
+        Args:
+            connection: The database.
+            statement: Selects the rows of all pages.
+            convert: Makes an item of a row.
+            counted: Selects the rows of which `total` is the number; None counts none.
+        """
+        rows, next_cursor = self.cut((await connection.execute(self.apply(statement))).all())
+        total = None if counted is None else await count_rows(connection, counted)
+        return Page(tuple(map(convert, rows)), next_cursor, total)
 
     def _decode(self, cursor: str) -> list[object]:
         try:

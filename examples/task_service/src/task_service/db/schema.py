@@ -15,6 +15,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     Dialect,
     Float,
     ForeignKey,
@@ -259,10 +260,18 @@ runs = Table(
     ),
 )
 
+owner_turns = Table(
+    "owner_turns",
+    metadata,
+    # The number of the latest turn of an owner to have a run started; see `task_service.tasks.next_run`.
+    Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
+    Column("turn", BigInteger, nullable=False, index=True),
+)
+
 waiting_owners = Table(
     "waiting_owners",
     metadata,
-    # An owner with queued runs; see `task_service.tasks.owner_rotation`.
+    # Of the revisions up to 0019, whose workers acquire runs in this order; this version does not write it.
     Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
     # 0 for urgent runs, which go before 1.
     Column("lane", Integer, nullable=False),
@@ -291,6 +300,34 @@ idempotency = Table(
     Column("task_id", String(32), nullable=False),
     Column("run_id", String(32), nullable=False),
     Column("created_at", UtcMicroseconds, nullable=False, index=True),
+)
+
+
+def _key_id() -> Column[str]:
+    # Compared by code point everywhere, as the library does.
+    exact = String(64).with_variant(String(64, collation="C"), "postgresql")
+    return Column("key_id", exact, primary_key=True)
+
+
+# What keys did, named when the library counted it. The keys may be deleted.
+key_activity = Table(
+    "msk_auth_api_keys_activity",
+    metadata,
+    _key_id(),
+    # In UTC.
+    Column("day", Date, primary_key=True, index=True),
+    Column("accepted", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+)
+
+key_last_requests = Table(
+    "msk_auth_api_keys_last_requests",
+    metadata,
+    _key_id(),
+    Column("at", UtcMicroseconds, nullable=False, index=True),
+    Column("route", Text),
+    Column("address", Text),
+    Column("user_agent", Text),
 )
 
 login_attempts = Table(

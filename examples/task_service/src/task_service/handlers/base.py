@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict
 
 from msk_auth import Clock
 
-from .sandbox import CommandSandbox
-
 MAX_PROGRESS_TEXT = 200
 """How many characters of a progress report's text are kept."""
 
@@ -34,14 +32,12 @@ class HandlerEnvironment:
     """What the deployment provides. Each handler is constructed with it once, at start.
 
     Attributes:
-        allowed_commands: Reads the commands that the administrator allows now.
+        allowed_commands: Reads the commands that a run may execute now.
         allowed_networks: Internal networks that `http_request` may reach.
-        command_sandbox: Keeps the commands that a handler starts from the service's secrets.
     """
 
     allowed_commands: Callable[[], Awaitable[Sequence[str]]]
     allowed_networks: Sequence[IPv4Network | IPv6Network] = ()
-    command_sandbox: CommandSandbox = field(default_factory=lambda: CommandSandbox.hiding(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +147,8 @@ class RunContext:
         """
         if not (math.isfinite(fraction) and 0 <= fraction <= 1):
             raise ValueError(f"fraction is {fraction!r}; pass a number from 0 to 1")
-        self.progress(Progress(float(fraction), _one_line(text)))
+        line = one_line(text or "", MAX_PROGRESS_TEXT) or None
+        self.progress(Progress(float(fraction), line))
 
     def check_lease(self) -> None:
         """Call this right before each step that other systems can see: a request, a message, a write elsewhere.
@@ -171,11 +168,10 @@ class RunContext:
         return self.sink.full
 
 
-def _one_line(text: str | None) -> str | None:
-    if text is None:
-        return None
+def one_line(text: str, most: int) -> str:
+    """The text on one line of printable characters, cut off after `most`."""
     clean = "".join(character if character.isprintable() else " " for character in text)
-    return " ".join(clean.split())[:MAX_PROGRESS_TEXT] or None
+    return " ".join(clean.split())[:most]
 
 
 ParamsT = TypeVar("ParamsT", bound=HandlerParams)

@@ -8,25 +8,24 @@ contents of any file that the command can read.
 Lines of the form `::progress 40 Copying` on its standard output report its progress; see :class:`ProgressLines`.
 
 The program gets an empty standard input, an environment of four variables without the service's secrets, and a new folder
-that is removed afterwards. :mod:`task_service.handlers.sandbox` denies it the service's files and processes; without a
-sandbox only :data:`DEFAULT_ALLOWED_COMMANDS` are executed. It runs in a session of its own under
-:mod:`task_service.handlers.supervisor`, which ends it when the worker's lease of the run is over.
+that is removed afterwards. It has every right of the process that executes it: the sandbox is the process's own, as the units
+and containers of workers have it. It runs in a session of its own under :mod:`task_service.handlers.supervisor`, which bounds
+its memory and ends it with its worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import codecs
-import math
 import os
 import re
 import shutil
 import signal
+import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator
@@ -36,7 +35,6 @@ from msk_auth.errors import InputInvalid
 
 from . import supervisor
 from .base import Handler, HandlerParams, HandlerResult, LeaseLost, RunContext, Stream
-from .sandbox import CommandSandbox
 
 DEFAULT_ALLOWED_COMMANDS: tuple[str, ...] = ("echo",)
 """The commands that are allowed by default: enough for the example task, and harmless with any argument."""
@@ -74,48 +72,9 @@ def check_listed_command(entry: str) -> str:
     return entry
 
 
-def refuse_unconfined(commands: Iterable[str], sandbox: CommandSandbox) -> str | None:
-    """The reason why these commands may not be executed on this machine, and what to do; None if they may.
-
-    Args:
-        commands: As the administrator lists them.
-        sandbox: The sandbox of this machine.
-    """
-    exposed = [command for command in commands if command not in DEFAULT_ALLOWED_COMMANDS]
-    if not exposed or not sandbox.is_missing:
-        return None
-    return (
-        f"The command {exposed[0]!r} could read the service's secrets, because the kernel of this machine has no Landlock."
-        " Execute commands on Linux 5.13 or later with Landlock, remove it from the list, or accept the risk with"
-        " TASK_SERVICE_COMMAND_SANDBOX=off."
-    )
-
-
-class _Output:
-    """What the command of :func:`explain_failure` prints."""
-
-    full = False
-    text = ""
-
-    def write(self, stream: Stream, text: str) -> None:
-        self.text += text
-
-
-async def explain_failure(sandbox: CommandSandbox) -> str | None:
-    """Execute a command that does nothing, as a run does. Why it failed, if it did; else None.
-
-    Args:
-        sandbox: The sandbox of this machine.
-    """
-    output = _Output()
-    context = RunContext("check", 1, _MACHINE, output)
-    # Not Python: commands may be kept from the folder that it is installed in.
-    program = shutil.which("true", path=COMMAND_PATH) or "/bin/true"
-    try:
-        code = await _run(program, ["true"], context, sandbox)
-    except OSError as error:
-        return str(error)
-    return f"exit status {code}: {output.text.strip()}" if code else None
+def harmless_of(commands: Sequence[str]) -> tuple[str, ...]:
+    """The commands that a process with secrets may execute: no argument makes them read a secret."""
+    return tuple(command for command in commands if command in DEFAULT_ALLOWED_COMMANDS)
 
 
 class CommandParams(HandlerParams):
@@ -161,21 +120,19 @@ class Command(Handler[CommandParams]):
         if params.argv[0] not in await self.environment.allowed_commands():
             raise InputInvalid.of(
                 "params.argv",
-                "The administrator has not allowed this command. The first entry must be on the list.",
+                "This command is not allowed. The first entry must be on the administrator's list, and the service's operator"
+                " must permit the commands on the list.",
             )
 
     async def run(self, params: CommandParams, context: RunContext) -> HandlerResult:
         """See :meth:`Handler.run`. When cancelled, returns after the whole process group has ended."""
-        refusal = refuse_unconfined(params.argv[:1], self.environment.command_sandbox)
-        if refusal is not None:
-            return HandlerResult(exit_code=supervisor.CANNOT_START, error=refusal)
         program = shutil.which(params.argv[0], path=COMMAND_PATH)
         if program is None:
             return HandlerResult(
                 exit_code=supervisor.CANNOT_START,
                 error="The command is not installed on the server.",
             )
-        code = await _run(program, params.argv, context, self.environment.command_sandbox)
+        code = await _run(program, params.argv, context)
         if code == 0:
             return HandlerResult(exit_code=0)
         if code == -supervisor.LEASE_OVER:
@@ -184,44 +141,30 @@ class Command(Handler[CommandParams]):
         return HandlerResult(exit_code=code, error=f"The command ended with exit status {code}.")
 
 
-async def _run(program: str, argv: list[str], context: RunContext, sandbox: CommandSandbox) -> int:
+async def _run(program: str, argv: list[str], context: RunContext) -> int:
     context.check_lease()
-    folder = tempfile.mkdtemp(prefix="task-")
-    held, hold = os.pipe()
-    os.set_blocking(hold, False)
-    rules: int | None = None
-    try:
-        try:
-            # Without Landlock only harmless commands get here: see refuse_unconfined().
-            rules = None if sandbox.is_missing else sandbox.rules(Path(folder))
-            process = await asyncio.create_subprocess_exec(
-                # -I and -S: nothing of the environment or of installed packages runs before the supervisor.
-                *(sys.executable, "-I", "-S", supervisor.__file__),
-                *(folder, str(_machine_time(context)), str(rules), program),
-                *argv,
-                stdin=held,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd=folder,
-                env={"PATH": COMMAND_PATH, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder},
-                start_new_session=True,
-                pass_fds=() if rules is None else (rules,),
-            )
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        finally:
-            os.close(held)
-            if rules is not None:
-                os.close(rules)
+    # The supervisor removes the folder too: this process may be killed.
+    with tempfile.TemporaryDirectory(prefix="task-", ignore_cleanup_errors=True) as folder:
+        process = await asyncio.create_subprocess_exec(
+            # -I and -S: nothing of the environment or of installed packages runs before the supervisor.
+            *(sys.executable, "-I", "-S", supervisor.__file__),
+            *(folder, str(_machine_time(context)), program),
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            env={"PATH": COMMAND_PATH, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder},
+            start_new_session=True,
+        )
+        assert process.stdin is not None  # noqa: S101 - a pipe
+        renewing = asyncio.create_task(_renew(process.stdin, context))
         ended = asyncio.ensure_future(_until_ended(process, context))
-        extending = asyncio.create_task(_extend(hold, context))
         try:
             return await asyncio.shield(ended)
         except asyncio.CancelledError:
-            extending.cancel()
-            os.close(hold)
-            hold = -1
+            renewing.cancel()
+            process.stdin.close()
             if process.returncode is None:
                 # A supervisor that was stopped (SIGSTOP) would never read it.
                 with suppress(ProcessLookupError):
@@ -230,17 +173,14 @@ async def _run(program: str, argv: list[str], context: RunContext, sandbox: Comm
             await ended
             raise
         finally:
-            extending.cancel()
-    finally:
-        if hold != -1:
-            os.close(hold)
+            renewing.cancel()
+            process.stdin.close()
 
 
-async def _extend(hold: int, context: RunContext) -> None:
+async def _renew(supervisor_input: asyncio.StreamWriter, context: RunContext) -> None:
     """Pass each renewal of the lease on to the supervisor."""
-    while math.isfinite(context.lease.until):
-        with suppress(BlockingIOError, BrokenPipeError):
-            os.write(hold, f"{_machine_time(context)}\n".encode())
+    while True:
+        supervisor_input.write(struct.pack("d", _machine_time(context)))
         await context.lease.extended()
 
 

@@ -25,13 +25,13 @@ from msk_auth.errors import InputInvalid
 
 from .base import Handler, HandlerEnvironment, HandlerParams, HandlerResult, RunContext
 from .outbound import (
-    OutboundClient,
     OutboundPolicy,
     OutboundRefused,
     Resolve,
     host_of,
     parse_url,
     port_of,
+    send,
 )
 
 MAX_LOGGED_BODY = 64 * 1024
@@ -127,7 +127,6 @@ class HttpRequest(Handler[HttpRequestParams]):
     def __init__(self, environment: HandlerEnvironment, *, resolve: Resolve | None = None) -> None:
         super().__init__(environment)
         self._policy = OutboundPolicy(environment.allowed_networks, resolve)
-        self._client = OutboundClient(self._policy)
 
     async def check(self, params: HttpRequestParams) -> None:
         """Refuse an internal address at once. A name is checked by its addresses at the time of the run."""
@@ -158,16 +157,12 @@ class HttpRequest(Handler[HttpRequestParams]):
             request = _request(params.method, url, headers, body)
             context.check_lease()
             context.log("system", f"{params.method} {url}\n")
-            async with self._client.transport() as transport:
-                response = await self._client.send(transport, request, url)
-                try:
-                    context.log("system", f"{response.status_code} {response.reason_phrase}\n")
-                    target = _redirect_target(params.method, url, response)
-                    if target is None:
-                        await _log_body(response, context)
-                        return _outcome(response)
-                finally:
-                    await response.aclose()
+            async with send(self._policy, request, url) as response:
+                context.log("system", f"{response.status_code} {response.reason_phrase}\n")
+                target = _redirect_target(params.method, url, response)
+                if target is None:
+                    await _log_body(response, context)
+                    return _outcome(response)
             if _origin(target) != _origin(url):
                 # They may hold credentials for the first origin.
                 headers = {}

@@ -23,9 +23,10 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property
+from contextlib import asynccontextmanager, suppress
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -233,52 +234,42 @@ def _resolver() -> Resolve:
 
 @cache
 def _machines_tls() -> ssl.SSLContext:
-    # Reading the machine's certificates takes longer than a request, so the clients of a process share them.
+    # Reading the machine's certificates takes longer than a request, so the requests of a process share them.
     return create_ssl_context()
 
 
-class OutboundClient:
-    """Sends requests to addresses that the policy has checked.
+@asynccontextmanager
+async def send(policy: OutboundPolicy, request: Request, url: URL) -> AsyncGenerator[Response]:
+    """Send a request to the first of the checked addresses that accepts a connection.
+
+    There are no cookies, netrc, proxies or redirects, and the connection is closed after the response.
 
     Args:
         policy: Decides which addresses may be reached.
+        request: Its `Host` names the host; this function sets the address.
+        url: The URL to request.
+
+    Raises:
+        OutboundRefused: The name has no address, or one of its addresses may not be reached.
+        HTTPError: There was no answer.
     """
-
-    def __init__(self, policy: OutboundPolicy) -> None:
-        self._policy = policy
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        return _machines_tls()
-
-    def transport(self) -> AsyncHTTPTransport:
-        """A transport for :meth:`send`: no cookies, netrc, proxies or redirects, and one connection for each request."""
-        return AsyncHTTPTransport(
-            verify=self._tls, trust_env=False, limits=Limits(max_keepalive_connections=0)
-        )
-
-    async def send(self, transport: AsyncHTTPTransport, request: Request, url: URL) -> Response:
-        """Send to the first of the checked addresses that accepts a connection.
-
-        Args:
-            transport: An open :meth:`transport`.
-            request: Its `Host` names the host; this method sets the address.
-            url: The URL to request.
-
-        Raises:
-            OutboundRefused: The name has no address, or one of its addresses may not be reached.
-            HTTPError: There was no answer.
-        """
-        addresses = (await self._policy.addresses(url))[:_ADDRESSES_TRIED]
-        request.extensions = {
-            "sni_hostname": host_of(url),
-            "timeout": {"connect": _CONNECT_TIMEOUT, "read": None, "write": None, "pool": None},
-        }
+    addresses = (await policy.addresses(url))[:_ADDRESSES_TRIED]
+    request.extensions = {
+        "sni_hostname": host_of(url),
+        "timeout": {"connect": _CONNECT_TIMEOUT, "read": None, "write": None, "pool": None},
+    }
+    async with AsyncHTTPTransport(
+        verify=_machines_tls(), trust_env=False, limits=Limits(max_keepalive_connections=0)
+    ) as transport:
         for address in addresses[:-1]:
             request.url = url.copy_with(host=str(address))
-            try:
-                return await transport.handle_async_request(request)
-            except (ConnectError, ConnectTimeout):
-                continue
-        request.url = url.copy_with(host=str(addresses[-1]))
-        return await transport.handle_async_request(request)
+            with suppress(ConnectError, ConnectTimeout):
+                response = await transport.handle_async_request(request)
+                break
+        else:
+            request.url = url.copy_with(host=str(addresses[-1]))
+            response = await transport.handle_async_request(request)
+        try:
+            yield response
+        finally:
+            await response.aclose()

@@ -7,22 +7,20 @@ twice of the same run, or die at any moment: one worker at a time holds a run, a
 For owners:
 
 - `tasks` and `runs`: what an owner does with tasks and with runs; `queries` has what both read
-- `run_requests`: queues runs, those that one owner requests at the same time in one transaction
+- `run_requests`: judges requests for runs, and queues the runs
 - `run_log`: the log and the progress of a run, from its handler into the database and on to readers
 
 For workers, in the order in which a run passes through them:
 
 - `runner`: the worker of this process. It acquires runs, renews their leases and stops them
 - `worker_runs`: the statements of a worker: acquire, renew, release, reclaim, finish
-- `owner_rotation`: which owner's run is next, and `run_keys` whether its key may still have it started
+- `next_run`: which run is next, and whether its owner and its key may still have it started
 - `execution`: one run while this process executes it, from its handler to its outcome
 
 For both:
 
 - `models`: tasks, runs and log lines as the API shows them
-- `group_commit`: writes together what is due at the same time: new runs of one owner, outcomes of several runs
 - `notifications`: wake workers and readers in this process and in others; `queue` does so on several machines
-- `interfaces`: what this folder requires of the rest of the service
 
 For operators:
 

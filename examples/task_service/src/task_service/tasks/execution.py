@@ -21,10 +21,11 @@ from task_service.handlers import (
     RunContext,
     RunLease,
 )
+from task_service.handlers.base import one_line
 
 from .models import RunState
 from .notifications import LocalEvents, wait_for_event
-from .run_log import RunLog, RunProgress
+from .run_log import RunLog
 from .worker_runs import AcquiredRun, Outcome, WorkerRuns
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ MAX_BACKOFF_SECONDS: Final = 5.0
 _LOG_PAUSE: Final = 0.1
 # Each save of a flood replaces all that is kept.
 _OVERFLOW_PAUSE: Final = 1.0
+_PROGRESS_PAUSE: Final = 1.0
 _MAX_ERROR: Final = 500
 
 
@@ -80,7 +82,8 @@ class Execution:
         self._clock = clock
         self._events = events
         self._log = RunLog(clock, saved=run.log)
-        self._progress = RunProgress(self._save_progress)
+        self._progress: Progress | None = None
+        self._has_progressed = asyncio.Event()
         self._stop_reason: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
 
     def stop(self, reason: StopReason) -> None:
@@ -92,7 +95,7 @@ class Execution:
         """Execute the run and write its outcome. Errors are logged; the lease then expires and another worker takes over."""
         saving = [
             asyncio.create_task(self._save_log()),
-            asyncio.create_task(self._progress.keep_saving()),
+            asyncio.create_task(self._save_progress()),
         ]
         try:
             end = await self._work()
@@ -146,7 +149,7 @@ class Execution:
             attempt=run.attempt,
             clock=self._clock,
             sink=self._log,
-            progress=self._progress.report,
+            progress=self._report_progress,
             lease=self.lease,
             traceparent=None if run.request is None else run.request.traceparent,
         )
@@ -175,9 +178,24 @@ class Execution:
             self._log.acknowledge()
             self._events.run_changed(self.run.run_id)
 
-    async def _save_progress(self, progress: Progress) -> None:
-        await self._worker_runs.report_progress(self.run, progress)
-        self._events.run_changed(self.run.run_id)
+    def _report_progress(self, progress: Progress) -> None:
+        if progress != self._progress:
+            self._progress = progress
+            self._has_progressed.set()
+
+    async def _save_progress(self) -> None:
+        """Save the handler's latest report, at most once a second: it may report as often as it likes."""
+        while True:
+            await self._has_progressed.wait()
+            self._has_progressed.clear()
+            assert self._progress is not None  # noqa: S101 - set before the event
+            try:
+                await self._worker_runs.report_progress(self.run, self._progress)
+            except StoreUnavailable:
+                self._has_progressed.set()
+            else:
+                self._events.run_changed(self.run.run_id)
+            await asyncio.sleep(_PROGRESS_PAUSE)
 
     async def _settle(self, end: Outcome | StopReason) -> None:
         """Write the outcome, for as long as it takes. A run whose lease is lost is not this worker's to write about."""
@@ -217,7 +235,7 @@ def _outcome_of(run: AcquiredRun, work: asyncio.Task[HandlerResult]) -> Outcome 
             result = work.result()
             if result.error is None:
                 return Outcome(RunState.SUCCEEDED, result.exit_code)
-            return Outcome(RunState.FAILED, result.exit_code, _one_line(result.error))
+            return Outcome(RunState.FAILED, result.exit_code, one_line(result.error, _MAX_ERROR))
         case LeaseLost():
             return StopReason.LEASE_LOST
         case StoreUnavailable():
@@ -228,11 +246,6 @@ def _outcome_of(run: AcquiredRun, work: asyncio.Task[HandlerResult]) -> Outcome 
             return Outcome(
                 RunState.FAILED, error="The handler failed. The reason is in the service's log."
             )
-
-
-def _one_line(text: str) -> str:
-    clean = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(clean.split())[:_MAX_ERROR]
 
 
 def log_failure(what: str, error: Exception) -> None:

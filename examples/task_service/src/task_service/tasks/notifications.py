@@ -2,52 +2,15 @@
 
 A notification is a hint. The row of the run is the truth, and every worker and reader also looks at it about once a second:
 a notification that arrives twice finds nothing to do, and one that is lost costs that second. It says *that* a run is
-queued; the worker that receives it acquires whichever run is next (:mod:`.owner_rotation`), so the order of notifications
+queued; the worker that receives it acquires whichever run is next (:mod:`.next_run`), so the order of notifications
 decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import Protocol
-
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-
-class WorkerNotifier(Protocol):
-    """Notifies workers in other processes, in the transaction that changes the run's row."""
-
-    async def notify(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
-        """Announce queued runs.
-
-        Args:
-            connection: In the transaction that queues the runs: both are committed, or neither.
-            run_ids: The ids of the runs.
-
-        Raises:
-            StoreUnavailable: The database cannot answer.
-        """
-        ...
-
-    async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
-        """Withdraw the notifications of runs that are not queued any more, except for those that a worker has received.
-
-        Raises:
-            StoreUnavailable: The database cannot answer.
-        """
-        ...
-
-
-class NullNotifier:
-    """For one machine: :class:`LocalEvents` wakes the only worker."""
-
-    async def notify(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
-        """Do nothing."""
-
-    async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
-        """Do nothing."""
 
 
 class LocalEvents:
@@ -59,19 +22,7 @@ class LocalEvents:
 
     def __init__(self) -> None:
         self.runner_wake = asyncio.Event()
-        self._cancelled: set[str] = set()
         self._subscribers: dict[str, set[asyncio.Event]] = {}
-
-    def cancel_requested(self, run_id: str) -> None:
-        """A running run was cancelled and must stop."""
-        self._cancelled.add(run_id)
-        self.runner_wake.set()
-
-    def take_cancelled(self) -> frozenset[str]:
-        """The ids that :meth:`cancel_requested` received since the previous call."""
-        taken = frozenset(self._cancelled)
-        self._cancelled.clear()
-        return taken
 
     def run_changed(self, run_id: str) -> None:
         """The run has more log, or another state."""

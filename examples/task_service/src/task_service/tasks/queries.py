@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, ScalarSelect, Select, select, true, union_all
+from sqlalchemy import Row, ScalarSelect, bindparam, select, true, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.schema import Column
@@ -14,7 +13,7 @@ from sqlalchemy.sql.schema import Column
 from msk_auth import Principal
 from task_service.db.schema import runs, tasks
 
-from .models import RequestedBy, RequestedWith, Run, RunDetails, Task
+from .models import Run, Task
 
 READ_ALL = "tasks:read_all"
 """The permission to read other users' tasks and runs, and no more."""
@@ -27,14 +26,8 @@ PRIORITIZE = "runs:prioritize"
 MAX_PAGE = 100
 DEFAULT_PAGE = 50
 
-_INNER = runs.alias("inner")
-_RUN_COLUMNS = tuple(runs.c[name] for name in Run.model_fields)
-_TASK_NAMES: Final = tuple(name for name in Task.model_fields if name != "last_run")
-_RUN_NAMES: Final = tuple(Run.model_fields)
-_REQUESTER_NAMES: Final = tuple(RequestedBy.model_fields)
-_CREDENTIAL_NAMES: Final = tuple(RequestedWith.model_fields)
-_task_values: Final = attrgetter(*_TASK_NAMES)
-_run_values: Final = attrgetter(*(f"run_{name}" for name in _RUN_NAMES))
+RUN_COLUMNS: Final = tuple(runs.c[name] for name in Run.model_fields)
+"""What :func:`as_run` reads."""
 
 
 def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
@@ -52,70 +45,33 @@ def cancellable_by(principal: Principal[Any], owner: Column[str]) -> ColumnEleme
     return true() if CANCEL_ALL in principal.permissions else owned_by(principal, owner)
 
 
-async def latest_runs(connection: AsyncConnection, task_ids: Collection[str]) -> dict[str, Run]:
-    """The newest run of each task that has one. Each is found by the index."""
-    newest = _of_newest_run(_INNER.c.id)
-    result = await connection.execute(
-        select(*_RUN_COLUMNS).where(runs.c.id.in_(select(newest).where(tasks.c.id.in_(task_ids))))
-    )
-    return {row.task_id: as_run(row) for row in result}
+# Built once, as the statement below: building an alias costs more than executing the statement.
+_NEWEST: Final = runs.alias("newest")
 
 
-def with_last_run(tasks_page: Select[Any]) -> Select[Any]:
-    """What is shown of a page of tasks, each with the columns of its newest run as `run_…`, which the index finds; in no order."""
-    page = tasks_page.subquery("page")
-    newest = (
-        select(_INNER.c.id)
-        .where(_INNER.c.task_id == page.c.id)
-        .order_by(_INNER.c.created_at.desc(), _INNER.c.id.desc())
-        .limit(1)
-        .correlate(page)
-        .scalar_subquery()
-    )
-    return select(
-        *(page.c[name] for name in (*_TASK_NAMES, "sort_key")),
-        *(runs.c[name].label(f"run_{name}") for name in _RUN_NAMES),
-    ).select_from(page.outerjoin(runs, runs.c.id == newest))
-
-
-def members_of_task(row: Any) -> dict[str, Any]:
-    """The members of the `Task` in a row of :func:`with_last_run`.
-
-    What the database holds was validated when it was written. To read it into models, and those into JSON, takes more than
-    twice the time.
-    """
-    last_run = None
-    if row.run_id is not None:
-        last_run = dict(zip(_RUN_NAMES, _run_values(row), strict=True))
-        last_run["requested_by"] = _members_of_requester(last_run["requested_by"])
-    return {**dict(zip(_TASK_NAMES, _task_values(row), strict=True)), "last_run": last_run}
-
-
-def _members_of_requester(stored: dict[str, Any]) -> dict[str, Any]:
-    """The members of `RequestedBy`. The column has the request of the run as well, which no answer shows."""
-    shown = {name: stored[name] for name in _REQUESTER_NAMES}
-    credential = shown["credential"]
-    # The oldest runs have no name of a key.
-    shown["credential"] = {
-        name: credential[name] for name in _CREDENTIAL_NAMES if name in credential
-    }
-    return shown
-
-
-def newest_state() -> ScalarSelect[Any]:
-    """In a query of tasks: the state of each one's newest run, which the index finds."""
-    return _of_newest_run(_INNER.c.state)
-
-
-def _of_newest_run(column: ColumnElement[Any]) -> ScalarSelect[Any]:
+def of_newest_run(column: str) -> ScalarSelect[Any]:
+    """In a query of tasks: a column of each one's newest run, which the index finds."""
     return (
-        select(column)
-        .where(_INNER.c.task_id == tasks.c.id)
-        .order_by(_INNER.c.created_at.desc(), _INNER.c.id.desc())
+        select(_NEWEST.c[column])
+        .where(_NEWEST.c.task_id == tasks.c.id)
+        .order_by(_NEWEST.c.created_at.desc(), _NEWEST.c.id.desc())
         .limit(1)
         .correlate(tasks)
         .scalar_subquery()
     )
+
+
+_LATEST_RUNS: Final = select(*RUN_COLUMNS).where(
+    runs.c.id.in_(
+        select(of_newest_run("id")).where(tasks.c.id.in_(bindparam("task_ids", expanding=True)))
+    )
+)
+
+
+async def latest_runs(connection: AsyncConnection, task_ids: Sequence[str]) -> dict[str, list[Run]]:
+    """The newest run of each task that has any; for one run it is many times faster than :func:`recent_runs`."""
+    found = await connection.execute(_LATEST_RUNS, {"task_ids": task_ids})
+    return {row.task_id: [as_run(row)] for row in found}
 
 
 async def recent_runs(
@@ -125,7 +81,7 @@ async def recent_runs(
     if not task_ids:
         return {}
     newest = [
-        select(*_RUN_COLUMNS)
+        select(*RUN_COLUMNS)
         .where(runs.c.task_id == task_id)
         .order_by(runs.c.created_at.desc(), runs.c.id.desc())
         .limit(count)
@@ -145,21 +101,7 @@ def as_run(row: Row[Any]) -> Run:
     return Run.model_validate(row)
 
 
-def as_details(row: Row[Any]) -> RunDetails:
-    """Convert a row of `runs`, with the parameters."""
-    return RunDetails.model_validate(row)
-
-
-def as_task(row: Row[Any], last_run: Run | None) -> Task:
-    """Convert a row of `tasks`."""
-    return Task(
-        id=row.id,
-        name=row.name,
-        handler=row.handler,
-        params=row.params,
-        timeout_seconds=row.timeout_seconds,
-        owner_id=row.owner_id,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        last_run=last_run,
-    )
+def as_task(row: Row[Any], newest: Sequence[Run]) -> Task:
+    """Convert a row of `tasks`, with its newest runs."""
+    columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
+    return Task.model_validate({**columns, "last_run": newest[0] if newest else None})

@@ -2,7 +2,7 @@
 
 A job is added in the transaction that queues its run. A worker fetches one job at a time and acquires the runs whose turn
 it is, as many as it has room for; the jobs of those runs are withdrawn. It keeps the job that it has fetched until it has
-room again, so a worker without room leaves the jobs to others. A periodic task that the workers share requeues the jobs of
+room again, so a worker without room leaves the jobs to others. A periodic task that the workers share deletes the jobs of
 dead workers.
 """
 
@@ -24,16 +24,15 @@ from sqlalchemy import URL, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth.errors import StoreUnavailable
-from task_service.db.engine import POSTGRES_CONNECT, Database, parse_url
+from task_service.db.engine import POSTGRES_CONNECT, parse_url
 from task_service.db.postgresql import is_stale
 
 from .notifications import wait_for_event
+from .status import STALLED_SECONDS
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 5.0
-STALLED_SECONDS: Final = 20.0
-"""After how long without a heartbeat a worker counts as dead."""
 
 _QUEUE: Final = "runs"
 _TASK: Final = "execute_run"
@@ -48,10 +47,6 @@ _MAX_CONNECTIONS: Final = 2
 _WITHDRAW: Final = text(
     "DELETE FROM procrastinate_jobs WHERE queueing_lock = ANY(:run_ids) AND status = 'todo'"
 )
-_LIVE: Final = text(
-    "SELECT count(*) FROM procrastinate_workers"
-    " WHERE last_heartbeat > now() - make_interval(secs => :seconds)"
-)
 
 
 class QueueNotifier:
@@ -64,42 +59,37 @@ class QueueNotifier:
     def __init__(self, url: str) -> None:
         self._app = _app(parse_url(url))
 
-    async def notify(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
-        """Add jobs to the queue, all in one statement; see :class:`~.notifications.WorkerNotifier`."""
+    async def notify(self, connection: AsyncConnection, run_id: str) -> None:
+        """Announce a queued run.
+
+        Args:
+            connection: In the transaction that queues the run: both are committed, or neither.
+            run_id: The id of the run.
+
+        Raises:
+            StoreUnavailable: The database cannot answer.
+        """
         driver = (await connection.get_raw_connection()).driver_connection
-        jobs = [
-            Job(
-                queue=_QUEUE,
-                lock=None,
-                queueing_lock=run_id,
-                task_name=_TASK,
-                task_kwargs={"run_id": run_id},
-            )
-            for run_id in run_ids
-        ]
+        job = Job(
+            queue=_QUEUE,
+            lock=None,
+            queueing_lock=run_id,
+            task_name=_TASK,
+            task_kwargs={"run_id": run_id},
+        )
         try:
-            await self._app.job_manager.batch_defer_jobs_async(jobs, connection=driver)
+            await self._app.job_manager.batch_defer_jobs_async([job], connection=driver)
         except ConnectorException as error:
             raise StoreUnavailable from error
 
     async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
-        """Delete the jobs, except for those that a worker has fetched."""
+        """Delete the jobs of runs that are not queued any more, except for those that a worker has fetched."""
         await connection.execute(_WITHDRAW, {"run_ids": list(run_ids)})
-
-
-async def count_live_workers(db: Database) -> int:
-    """How many workers have sent a heartbeat lately, by the clock of the database.
-
-    Raises:
-        StoreUnavailable: The database does not answer.
-    """
-    async with db.read() as connection:
-        return await connection.scalar(_LIVE, {"seconds": STALLED_SECONDS}) or 0
 
 
 async def listen(
     url: str,
-    handle_notification: Callable[[str], Awaitable[None]],
+    handle_notification: Callable[[], Awaitable[None]],
     *,
     stop: asyncio.Event,
 ) -> None:
@@ -107,8 +97,7 @@ async def listen(
 
     Args:
         url: The URL of the service's PostgreSQL database.
-        handle_notification: Called with the id of the run that a job announces, one job at a time. It returns when this
-            worker has room for the next.
+        handle_notification: Called for each job, one job at a time. It returns when this worker has room for the next.
         stop: Ends it. The call that is under way is cancelled.
     """
     # It logs each job twice, and each lost connection with a traceback. This module logs what matters.
@@ -135,21 +124,17 @@ async def listen(
         stopping.cancel()
 
 
-async def _work(url: str, handle_notification: Callable[[str], Awaitable[None]]) -> None:
+async def _work(url: str, handle_notification: Callable[[], Awaitable[None]]) -> None:
     app = _app(parse_url(url))
 
     @app.task(name=_TASK, queue=_QUEUE)
-    async def execute_run(run_id: str) -> None:
-        try:
-            await handle_notification(run_id)
-        except StoreUnavailable as error:
-            # The run stays queued in its row, where a worker finds it.
-            _log.warning("the notification of the run %s led to no run: %s", run_id, error)
+    async def execute_run(run_id: str) -> None:  # noqa: ARG001 - whichever run is next is executed
+        await handle_notification()
 
     @app.periodic(cron=_RESCUE)
     @app.task(name="rescue", queue=_QUEUE, queueing_lock="rescue", pass_context=True)
     async def rescue(context: JobContext, timestamp: int) -> None:  # noqa: ARG001 - always given
-        await _rescue(context.app)
+        await _delete_stalled_jobs(context.app)
 
     async with app.open_async():
         await app.run_worker_async(
@@ -180,30 +165,15 @@ def _log_failures_in_one_line(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(handle)
 
 
-async def requeue_stalled_jobs(url: str) -> None:
-    """Requeue the jobs of dead workers now; the workers do it every fifteen seconds.
-
-    Raises:
-        ConnectorException: The database does not answer.
-    """
-    app = _app(parse_url(url))
-    async with app.open_async():
-        await _rescue(app)
-
-
-async def _rescue(app: App) -> None:
-    """Requeue the jobs of dead workers; a run that was queued again meanwhile has a new one."""
+async def _delete_stalled_jobs(app: App) -> None:
+    """Delete the jobs of dead workers. Their runs are in their rows, where the others have found them by now."""
     manager = app.job_manager
-    await manager.prune_stalled_workers(STALLED_SECONDS)
     for job in await manager.get_stalled_jobs(
         queue=_QUEUE, seconds_since_heartbeat=STALLED_SECONDS
     ):
-        try:
-            await manager.retry_job(job)
-        except ConnectorException:
-            # Its run has a new job, or another worker has just requeued this one.
-            with suppress(ConnectorException):
-                await manager.finish_job(job, Status.ABORTED, delete_job=True)
+        # It fails if another worker has just deleted it.
+        with suppress(ConnectorException):
+            await manager.finish_job(job, Status.ABORTED, delete_job=True)
 
 
 async def _refuse_stale(connection: AsyncPsycopg[Any]) -> None:
@@ -224,15 +194,7 @@ async def _autocommit(connection: AsyncPsycopg[Any]) -> None:
 
 
 def _app(url: URL) -> App:
-    parts: dict[str, Any] = {
-        "host": url.host,
-        "port": url.port,
-        "dbname": url.database,
-        "user": url.username,
-        "password": url.password,
-        **url.query,
-    }
-    kwargs = {name: value for name, value in parts.items() if value is not None}
+    _, kwargs = url.get_dialect()().create_connect_args(url)
     return App(
         connector=PsycopgConnector(
             kwargs={**POSTGRES_CONNECT, **kwargs},

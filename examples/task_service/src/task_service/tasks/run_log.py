@@ -1,4 +1,4 @@
-"""The log and the progress of a run: from its handler into the database, and from there to readers.
+"""The log of a run: from its handler into the database, and from there, with the run's progress, to readers.
 
 :class:`RunLog` collects what a handler prints, cleaned and in batches. A batch that was handed out stays the same until it is
 acknowledged. The database recognises a batch that it has already by the size of the output before and after it. So writing a
@@ -7,16 +7,14 @@ batch again is harmless, as happens when the answer to a commit is lost.
 The end of the output is kept, since that is where a run says why it failed. Each batch names the beginning that it pushes out,
 and the run has the size of what is missing.
 
-:class:`RunProgress` keeps the latest report of a handler, which may report as often as it likes.
-
-:class:`LogReader` follows both as they grow, wherever the run is executed.
+:class:`LogReader` follows a log as it grows, and the reports of progress, wherever the run is executed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -24,7 +22,6 @@ from typing import Final
 from sqlalchemy import select
 
 from msk_auth import Clock
-from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.schema import run_log, runs
 from task_service.handlers import Progress, Stream
@@ -40,10 +37,7 @@ MAX_LINES: Final = 10_000
 """How many lines are kept at most, for output that changes its stream with every word."""
 READ_LINES: Final = 500
 """How many lines :meth:`LogReader.read` returns at most."""
-PROGRESS_PAUSE: Final = 1.0
-"""How many seconds lie between two writes of one run's progress."""
 
-_MAX_PROGRESS_PAUSE: Final = 5.0
 _MAX_SEQ: Final = 2**31 - 1
 _MAX_CHARACTERS: Final = MAX_LINE_BYTES // 4
 
@@ -219,45 +213,6 @@ class RunLog:
             self._kept_bytes -= oldest.size
             self._missing_bytes += oldest.size
             self._missing_lines += oldest.ends
-
-
-class RunProgress:
-    """The latest report of one run.
-
-    Args:
-        save: Writes a report; raises StoreUnavailable if the database does not answer.
-        pause: How many seconds lie between two writes.
-    """
-
-    def __init__(
-        self, save: Callable[[Progress], Awaitable[object]], *, pause: float = PROGRESS_PAUSE
-    ) -> None:
-        self._save = save
-        self._pause = pause
-        self._latest: Progress | None = None
-        self._changed = asyncio.Event()
-
-    def report(self, progress: Progress) -> None:
-        """Take a report. One that repeats the latest costs nothing."""
-        if progress != self._latest:
-            self._latest = progress
-            self._changed.set()
-
-    async def keep_saving(self) -> None:
-        """Write what is reported until cancelled, and retry while the database does not answer."""
-        pause = self._pause
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            assert self._latest is not None  # noqa: S101 - set before the event
-            try:
-                await self._save(self._latest)
-            except StoreUnavailable:
-                self._changed.set()
-                pause = min(_MAX_PROGRESS_PAUSE, 2 * pause)
-            else:
-                pause = self._pause
-            await asyncio.sleep(pause)
 
 
 @dataclass(frozen=True, slots=True)

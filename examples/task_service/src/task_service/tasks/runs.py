@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from msk_auth import Clock, Principal
+from msk_auth import Principal
 from msk_auth.errors import InputInvalid, PermissionDenied
-from task_service.db.engine import Database
-from task_service.db.paging import Order, Paging, count_rows
+from task_service.accounts.changes import Accounts
+from task_service.accounts.config import ConfigStore
+from task_service.db.paging import Order, Paging
 from task_service.db.schema import runs, tasks
 from task_service.errors import (
     RunNotCancellable,
@@ -23,21 +24,21 @@ from task_service.errors import (
 )
 from task_service.ids import is_id
 
-from .interfaces import Change, OnChange, RunConfig, ignore_change
 from .models import AcceptedWork, Run, RunDetails, RunPage, RunPriority, RunState
-from .notifications import LocalEvents, NullNotifier, WorkerNotifier
-from .owner_rotation import OWNER_DISABLED
+from .next_run import OWNER_DISABLED, of_key
+from .notifications import LocalEvents
 from .queries import (
     DEFAULT_PAGE,
     MAX_PAGE,
     PRIORITIZE,
-    as_details,
     as_run,
     cancellable_by,
     visible_to,
 )
-from .run_keys import of_key
-from .run_requests import RunRequest, RunRequests
+from .run_requests import RunRequest, queue_run
+
+if TYPE_CHECKING:
+    from .queue import QueueNotifier
 
 _WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cancelled its runs."
 _BY_ANOTHER = "An administrator cancelled the run."
@@ -45,53 +46,34 @@ _BY_ANOTHER = "An administrator cancelled the run."
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-class Named(Protocol):
-    """A user with a name."""
-
-    @property
-    def username(self) -> str:
-        """The user's name."""
-        ...
-
-
-NamedT = TypeVar("NamedT", bound=Named)
-
-
 class Runs:
     """The runs of all users, each seen through its principal.
 
     Args:
-        db: The service's database.
-        clock: Where to take the time from.
+        accounts: Holds and records them.
         config: The administrator's live settings.
         events: The events of this process.
-        notifier: Notifies workers elsewhere.
-        on_change: Called with each change, in its transaction.
+        notifier: Notifies workers elsewhere; None if there are none.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
 
     def __init__(
         self,
-        db: Database,
-        clock: Clock,
-        config: RunConfig,
+        accounts: Accounts,
+        config: ConfigStore,
         events: LocalEvents,
         *,
-        notifier: WorkerNotifier | None = None,
-        on_change: OnChange = ignore_change,
+        notifier: QueueNotifier | None = None,
     ) -> None:
-        self._on_change = on_change
-        self._notifier: WorkerNotifier = NullNotifier() if notifier is None else notifier
-        self._db = db
-        self._clock = clock
+        self._notifier = notifier
+        self._accounts = accounts
         self._config = config
         self._events = events
-        self._requests = RunRequests(db, clock, events, self._notifier, on_change)
 
     async def request(
         self,
-        principal: Principal[NamedT],
+        principal: Principal[Any],
         task_id: str,
         *,
         idempotency_key: str | None = None,
@@ -113,7 +95,7 @@ class Runs:
         Raises:
             PermissionDenied: The priority is urgent, and the principal lacks `runs:prioritize`; or `work` differs from the
                 task, and the principal, who may choose its parameters so, lacks `tasks:write`.
-            OwnerDisabled: The owner was disabled meanwhile.
+            CredentialRefused: The owner was disabled meanwhile.
             TaskNotFound: The principal owns no such task.
             IdempotencyConflict: The key was used to run another task.
             RunQueueFull: 1000 runs of this user are queued already.
@@ -127,17 +109,24 @@ class Runs:
             )
         if priority is RunPriority.URGENT and PRIORITIZE not in principal.permissions:
             raise PermissionDenied([PRIORITIZE])
-        return await self._requests.add(
-            RunRequest(
-                principal,
-                task_id,
-                idempotency_key=idempotency_key,
-                priority=priority,
-                work=work,
-                rerun_of=rerun_of,
-                longest_seconds=(await self._config.current()).run_timeout_seconds,
-            )
+        request = RunRequest(
+            principal,
+            task_id,
+            idempotency_key=idempotency_key,
+            priority=priority,
+            work=work,
+            longest_seconds=(await self._config.current()).run_timeout_seconds,
         )
+        details: dict[str, Any] = {} if rerun_of is None else {"rerun_of": rerun_of}
+        async with self._accounts.change(principal) as change:
+            run, is_new = await queue_run(change.connection, request, change.now)
+            if is_new:
+                if self._notifier is not None:
+                    await self._notifier.notify(change.connection, run.id)
+                await change.record("run.requested", run.id, task_id=task_id, **details)
+        if is_new:
+            self._events.runner_wake.set()
+        return run
 
     async def get(self, principal: Principal[Any], run_id: str) -> Run:
         """One run that the principal may see.
@@ -153,12 +142,12 @@ class Runs:
         Raises:
             RunNotFound: There is no such run, or the principal may not see it.
         """
-        return as_details(await self._visible(principal, run_id))
+        return RunDetails.model_validate(await self._visible(principal, run_id))
 
     async def _visible(self, principal: Principal[Any], run_id: str) -> Row[Any]:
         if not is_id(run_id, "run"):
             raise RunNotFound
-        async with self._db.read() as connection:
+        async with self._accounts.db.read() as connection:
             result = await connection.execute(
                 select(runs).where(runs.c.id == run_id, visible_to(principal, runs.c.owner_id))
             )
@@ -200,7 +189,7 @@ class Runs:
         paging = Paging(
             newest_first, (task_id, state), cursor=cursor, limit=limit, max_limit=MAX_PAGE
         )
-        async with self._db.read() as connection:
+        async with self._accounts.db.read() as connection:
             visible = await connection.scalar(
                 select(tasks.c.id).where(
                     tasks.c.id == task_id,
@@ -210,10 +199,10 @@ class Runs:
             )
             if visible is None:
                 raise TaskNotFound
-            rows = (await connection.execute(paging.apply(wanted))).all()
-            total = {"total": await count_rows(connection, wanted)} if count else {}
-        shown, next_cursor = paging.cut(rows)
-        return RunPage(items=[as_run(row) for row in shown], next_cursor=next_cursor, **total)
+            page = await paging.read(connection, wanted, as_run, counted=wanted if count else None)
+        # A total that was not asked for is left out.
+        total = {"total": page.total} if count else {}
+        return RunPage(items=list(page.items), next_cursor=page.next_cursor, **total)
 
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
         """Cancel a run: a queued one ends at once, a running one within about a second.
@@ -230,8 +219,8 @@ class Runs:
         if not is_id(run_id, "run"):
             raise RunNotFound
         this = (runs.c.id == run_id, cancellable_by(principal, runs.c.owner_id))
-        now = self._clock.now()
-        async with self._db.write() as connection:
+        async with self._accounts.change(principal) as change:
+            connection = change.connection
             # Locks the row (PostgreSQL), so that its state cannot change in between.
             result = await connection.execute(
                 select(runs.c.state, runs.c.cancel_requested_at, runs.c.owner_id)
@@ -241,33 +230,15 @@ class Runs:
             before = result.one_or_none()
             if before is None:
                 raise RunNotFound
+            if before.state in {RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT}:
+                raise RunNotCancellable
             reason = None if before.owner_id == principal.owner.id else _BY_ANOTHER
-            match before.state:
-                case RunState.QUEUED:
-                    values = {
-                        "state": RunState.CANCELLED,
-                        "finished_at": now,
-                        "cancel_requested_at": now,
-                        "error": reason,
-                    }
-                case RunState.RUNNING if before.cancel_requested_at is None:
-                    values = {"cancel_requested_at": now, "error": reason}
-                case RunState.RUNNING:
-                    values = {"cancel_requested_at": runs.c.cancel_requested_at}
-                case RunState.CANCELLED:
-                    values = {"cancel_requested_at": runs.c.cancel_requested_at}
-                case _:
-                    raise RunNotCancellable
-            changed = await connection.execute(
-                update(runs).where(*this).values(values).returning(runs)
-            )
-            run = as_run(changed.one())
-            if before.cancel_requested_at is None:
-                await self._on_change(connection, [Change(principal, "run.cancelled", run_id)])
-            if run.state is RunState.CANCELLED:
-                await self._notifier.withdraw(connection, [run_id])
-        if run.state is RunState.RUNNING:
-            self._events.cancel_requested(run_id)
+            ids = await cancel_runs(connection, runs.c.id == run_id, change.now, error=reason)
+            if ids and before.cancel_requested_at is None:
+                await change.record("run.cancelled", run_id)
+            run = as_run((await connection.execute(select(runs).where(*this))).one())
+            if self._notifier is not None and run.state is RunState.CANCELLED:
+                await self._notifier.withdraw(connection, ids)
         self._events.run_changed(run_id)
         return run
 
@@ -286,19 +257,11 @@ class Runs:
         Returns:
             The ids of the runs.
         """
-        async with self._db.write() as connection:
-            ids = await cancel_runs(
-                connection,
-                of_key(owner_id or principal.owner.id, key_id),
-                self._clock.now(),
-                error=_WITH_ITS_KEY,
-            )
-            await self._on_change(
-                connection, [Change(principal, "run.cancelled", run_id) for run_id in ids]
-            )
-        for run_id in ids:
-            self._events.cancel_requested(run_id)
-            self._events.run_changed(run_id)
+        which = of_key(owner_id or principal.owner.id, key_id)
+        async with self._accounts.change(principal) as change:
+            ids = await cancel_runs(change.connection, which, change.now, error=_WITH_ITS_KEY)
+            for run_id in ids:
+                await change.record("run.cancelled", run_id)
         return ids
 
 

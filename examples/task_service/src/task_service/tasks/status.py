@@ -1,14 +1,13 @@
 """What operators see: the runs by state, for the metrics, and a report on the service as a whole."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel
 from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import Clock
 from task_service.db.engine import Database
@@ -18,57 +17,61 @@ from task_service.db.schema import runs
 from .models import RunState
 
 MAX_LEASES: Final = 100
+STALLED_SECONDS: Final = 20.0
+"""After how long without a heartbeat a worker of the queue counts as dead."""
 
 _SIZE: Final = {
     "sqlite": "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
     "postgresql": "SELECT pg_database_size(current_database())",
 }
 
-
+_LIVE: Final = text(
+    "SELECT count(*) FROM procrastinate_workers"
+    " WHERE last_heartbeat > now() - make_interval(secs => :seconds)"
+)
 _UNFINISHED: Final = (RunState.QUEUED, RunState.RUNNING)
 
 
-class RunCounts:
-    """Counts the unfinished runs by state, and caches the result: the metrics may be scraped as often as operators like.
+class _Count(NamedTuple):
+    runs: int = 0
+    oldest: datetime | None = None
+
+
+async def _count_unfinished(connection: AsyncConnection) -> dict[str, _Count]:
+    found = await connection.execute(
+        select(runs.c.state, func.count(), func.min(runs.c.created_at))
+        .where(runs.c.state.in_(_UNFINISHED))
+        .group_by(runs.c.state)
+    )
+    counted = {state: _Count(count, oldest) for state, count, oldest in found}
+    return {state.value: counted.get(state, _Count()) for state in _UNFINISHED}
+
+
+async def runs_by_state(db: Database) -> dict[str, int]:
+    """The number of queued and of running runs, zeros included, for the metrics.
 
     An index has the unfinished runs. Those that have ended, which are many, are counted as they end; see
-    :class:`~task_service.tasks.interfaces.RunObserver`.
+    :class:`~task_service.observability.RunMetrics`.
 
-    Args:
-        db: The service's database.
-        clock: Its monotonic side measures how old a count is.
-        lifetime: How long a count is reused.
+    Raises:
+        StoreUnavailable: The database does not answer.
     """
+    async with db.read() as connection:
+        return {state: each.runs for state, each in (await _count_unfinished(connection)).items()}
 
-    def __init__(
-        self, db: Database, clock: Clock, *, lifetime: timedelta = timedelta(seconds=5)
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._lifetime = lifetime.total_seconds()
-        self._lock = asyncio.Lock()
-        self._counted_at: float | None = None
-        self._counts: dict[str, int] = {}
 
-    async def by_state(self) -> dict[str, int]:
-        """The number of queued and of running runs, zeros included.
+async def count_live_workers(db: Database) -> int | None:
+    """How many workers of the queue have sent a heartbeat lately, by the clock of the database.
 
-        Raises:
-            StoreUnavailable: The database does not answer.
-        """
-        async with self._lock:
-            now = self._clock.monotonic()
-            if self._counted_at is None or now - self._counted_at >= self._lifetime:
-                async with self._db.read() as connection:
-                    found = await connection.execute(
-                        select(runs.c.state, func.count().label("runs"))
-                        .where(runs.c.state.in_(_UNFINISHED))
-                        .group_by(runs.c.state)
-                    )
-                    counted: dict[str, int] = {row.state: row.runs for row in found}
-                self._counts = {state.value: counted.get(state.value, 0) for state in _UNFINISHED}
-                self._counted_at = now
-            return self._counts
+    None on SQLite, which has no queue.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    async with db.read() as connection:
+        if connection.dialect.name == "sqlite":
+            return None
+        return await connection.scalar(_LIVE, {"seconds": STALLED_SECONDS}) or 0
 
 
 class ServiceStatus(BaseModel):
@@ -139,7 +142,6 @@ class StatusReport:
         clock: Where to take the time from.
         worker: The worker in this process.
         verification_lease_ms: For how long a verification may be reused.
-        count_live_workers: Counts the workers of the queue; None without a queue.
     """
 
     def __init__(
@@ -149,9 +151,7 @@ class StatusReport:
         *,
         worker: WorkerStatus,
         verification_lease_ms: int,
-        count_live_workers: Callable[[Database], Awaitable[int]] | None = None,
     ) -> None:
-        self._count_live_workers = count_live_workers
         self._db = db
         self._worker = worker
         self._service = ServiceStatus(
@@ -168,18 +168,11 @@ class StatusReport:
         Raises:
             StoreUnavailable: The database does not answer.
         """
-        elsewhere = (
-            None if self._count_live_workers is None else await self._count_live_workers(self._db)
-        )
+        elsewhere = await count_live_workers(self._db)
         async with self._db.read() as connection:
             dialect = connection.dialect
             size = await connection.scalar(text(_SIZE[dialect.name]))
-            counts = await connection.execute(
-                select(runs.c.state, func.count(), func.min(runs.c.created_at))
-                .where(runs.c.state.in_(_UNFINISHED))
-                .group_by(runs.c.state)
-            )
-            found = {state: (count, oldest) for state, count, oldest in counts}
+            counts = await _count_unfinished(connection)
             leases = await connection.execute(
                 select(
                     runs.c.id.label("run_id"),
@@ -195,7 +188,6 @@ class StatusReport:
             )
             listed = [LeaseStatus(**row) for row in leases.mappings()]
             revision = await revision_of(connection)
-        queued, oldest = found.get(RunState.QUEUED, (0, None))
         return SystemStatus(
             service=self._service,
             database=DatabaseStatus(
@@ -205,9 +197,9 @@ class StatusReport:
                 size_bytes=int(size or 0),
             ),
             queue=QueueStatus(
-                queued=queued,
-                running=found.get(RunState.RUNNING, (0, None))[0],
-                oldest_queued_at=oldest,
+                queued=counts[RunState.QUEUED].runs,
+                running=counts[RunState.RUNNING].runs,
+                oldest_queued_at=counts[RunState.QUEUED].oldest,
             ),
             worker=self._worker.model_copy(update={"elsewhere": elsewhere}),
             leases=listed,

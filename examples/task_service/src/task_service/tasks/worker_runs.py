@@ -10,54 +10,36 @@ clocks that differ nor one that is set by an hour take a run from a living worke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
-    Column,
     Row,
     and_,
-    bindparam,
-    case,
     delete,
     insert,
-    literal,
-    null,
     select,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Clock
+from task_service.accounts.config import ConfigStore
 from task_service.db.engine import Database
-from task_service.db.schema import UtcMicroseconds, run_log, runs
+from task_service.db.schema import run_log, runs, to_microseconds
 from task_service.handlers import Progress
 from task_service.request_record import RequestRecord
 
-from .group_commit import GroupCommit
-from .interfaces import RunConfig
-from .models import RunPriority, RunState
-from .notifications import NullNotifier, WorkerNotifier
-from .owner_rotation import (
-    Lane,
-    NextTurn,
-    OwnerTurn,
-    correct_turn,
-    end_turns,
-    join_rotation,
-    lock_next_turns,
-    lock_turn,
-    next_runs,
-    next_runs_values,
-    owners_not_in_rotation,
-)
+from .models import RunState
+from .next_run import NEXT_RUNS, lock_acquiring, note_turns, refused_with
 from .run_log import LogBatch, SavedLine, SavedLog
 from .runs import cancel_runs
+
+if TYPE_CHECKING:
+    from .queue import QueueNotifier
 
 MAX_ATTEMPTS: Final = 3
 """How many workers a run may outlive: one that brings down every worker must not be retried for ever."""
@@ -93,20 +75,26 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
-    run: AcquiredRun
-    outcome: Outcome
-    batch: LogBatch | None
-
-
-@dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """A lease as a worker has read it. While none of it changes, its holder has not renewed it."""
+    """A lease as a worker has read it. While none of it changes, its holder has not renewed it.
+
+    Attributes:
+        cancel_requested: Whether the run is to be stopped.
+    """
 
     run_id: str
     worker_id: str
     attempt: int
     lease_expires_at: datetime
+    cancel_requested: bool = field(default=False, compare=False)
+
+    def is_of(self, run: AcquiredRun) -> bool:
+        """Whether it is the lease under which a worker holds this run."""
+        return (self.run_id, self.worker_id, self.attempt) == (
+            run.run_id,
+            run.worker_id,
+            run.attempt,
+        )
 
 
 class LeaseWatch:
@@ -144,7 +132,7 @@ class WorkerRuns:
         config: For the limit of concurrent runs, read for each run.
         worker_id: Unique for each start of a worker, on all machines; 64 characters at most.
         lease: How long a run is held without being renewed.
-        notifier: Notifies workers elsewhere of runs that are queued again.
+        notifier: Notifies workers elsewhere of runs that are queued again; None if there are none.
 
     Every method raises StoreUnavailable when the database does not answer; the change may have been made then.
     """
@@ -153,92 +141,72 @@ class WorkerRuns:
         self,
         db: Database,
         clock: Clock,
-        config: RunConfig,
+        config: ConfigStore,
         *,
         worker_id: str,
         lease: timedelta,
-        notifier: WorkerNotifier | None = None,
+        notifier: QueueNotifier | None = None,
     ) -> None:
         self._db = db
         self._clock = clock
         self._config = config
         self._worker_id = worker_id
         self._lease = lease
-        self._notifier: WorkerNotifier = NullNotifier() if notifier is None else notifier
-        self._next_turn = NextTurn(db)
-        self._endings = GroupCommit(self._finish)
+        self._notifier = notifier
 
-    async def acquire(self, room: int, *, announced: str | None = None) -> list[AcquiredRun]:
-        """Acquire the next runs: of the owners whose turn it is, and who have fewer runs running than allowed.
+    async def acquire(self, room: int) -> list[AcquiredRun]:
+        """Acquire the next runs (:mod:`.next_run`), and withdraw their notifications.
 
         Args:
             room: How many runs at most.
-            announced: The run whose notification the worker has consumed. Those of the runs that it acquires are withdrawn.
 
         Returns:
             The runs; none if no run may be started.
         """
-        first = locked_by_another = None
-        is_announced = announced is not None
+        limit = (await self._config.current()).max_concurrent_runs_per_user
         while True:
-            limit = (await self._config.current()).max_concurrent_runs_per_user
-            if not is_announced:
-                # Mostly there is nothing to do, and so no transaction to begin.
-                first = await self._next_turn(limit)
-                if first is None:
-                    return []
-            is_announced = False
             async with self._db.write() as connection:
-                if locked_by_another is None:
-                    turns = await lock_next_turns(connection, limit, room)
-                else:
-                    turns = await lock_turn(connection, locked_by_another)
+                await lock_acquiring(connection)
+                # Later than the requests for the runs that it finds.
                 now = self._clock.now()
-                acquired = await self._start(connection, turns, limit, room, now) if turns else {}
-                await end_turns(connection, [turn for turn in turns if turn.owner_id in acquired])
-                runs_of_all = [run for each in acquired.values() for run in each]
-                announced_too = [run.run_id for run in runs_of_all if run.run_id != announced]
-                if announced_too:
-                    await self._notifier.withdraw(connection, announced_too)
-                refused = [
-                    await correct_turn(connection, turn, now)
-                    for turn in turns
-                    if turn.owner_id not in acquired
-                ]
-            for each in refused:
-                if each is not None:
-                    # In another transaction: one that locks a turn must not wait for runs.
-                    async with self._db.write() as connection:
-                        await cancel_runs(connection, each.which, now, error=each.error)
-            if runs_of_all:
-                return runs_of_all
-            # Other workers have locked every turn: wait for one instead of polling.
-            locked_by_another = None if turns else first
+                values = {"room": room, "limit": limit, "now": to_microseconds(now)}
+                found = (await connection.execute(NEXT_RUNS, values)).all()
+                refused = [row for row in found if row.refusal is not None]
+                acquired = [row for row in found if row.refusal is None]
+                if acquired:
+                    started = await self._start(connection, acquired, now)
+                    if self._notifier is not None:
+                        await self._notifier.withdraw(connection, [row.id for row in acquired])
+                    return started
+            if not refused:
+                return []
+            for row in refused:
+                # In a transaction of its own: one that has started runs must not wait for others.
+                async with self._db.write() as connection:
+                    await cancel_runs(connection, refused_with(row), now, error=row.refusal)
 
     async def _start(
-        self,
-        connection: AsyncConnection,
-        turns: Sequence[OwnerTurn],
-        limit: int,
-        room: int,
-        now: datetime,
-    ) -> dict[str, list[AcquiredRun]]:
-        """Start the next runs of the owners whose turns are locked, and return them by owner."""
-        result = await connection.execute(
-            _start_next(tuple(turn.lane for turn in turns)),
-            {
-                **next_runs_values(turns, limit, room, now),
-                "start": now,
-                "worker": self._worker_id,
-                "lease_end": now + self._lease,
-            },
+        self, connection: AsyncConnection, rows: Sequence[Row[*tuple[Any, ...]]], now: datetime
+    ) -> list[AcquiredRun]:
+        await note_turns(connection, [row.owner_id for row in rows])
+        await connection.execute(
+            update(runs)
+            .where(runs.c.id.in_([row.id for row in rows]))
+            .values(
+                state=RunState.RUNNING,
+                attempt=runs.c.attempt + 1,
+                started_at=now,
+                claimed_by=self._worker_id,
+                lease_expires_at=now + self._lease,
+                progress=None,
+                progress_text=None,
+            )
         )
-        started: dict[str, list[AcquiredRun]] = {}
-        for row in result.all():
-            run = AcquiredRun(
+        return [
+            AcquiredRun(
                 run_id=row.id,
                 worker_id=self._worker_id,
-                attempt=row.attempt,
+                attempt=row.attempt + 1,
                 handler=row.handler,
                 params=row.params,
                 timeout_seconds=row.timeout_seconds,
@@ -247,24 +215,10 @@ class WorkerRuns:
                 waited=now - row.created_at,
                 request=_request_of(row.requested_by),
             )
-            started.setdefault(row.owner_id, []).append(run)
-        return started
+            for row in rows
+        ]
 
-    async def complete_rotation(self) -> int:
-        """Put the owners into the rotation who have a queued run and no turn; see :mod:`.owner_rotation`.
-
-        Returns:
-            How many there were.
-        """
-        async with self._db.read() as connection:
-            missing = await owners_not_in_rotation(connection)
-        for owner_id in missing:
-            # One turn in each transaction: transactions that lock several could block each other.
-            async with self._db.write() as connection:
-                await join_rotation(connection, owner_id, RunPriority.NORMAL.rank)
-        return len(missing)
-
-    async def renew(self, held: Collection[AcquiredRun]) -> frozenset[str]:
+    async def renew(self, held: Collection[AcquiredRun]) -> list[AcquiredRun]:
         """Renew leases, all in one statement.
 
         Args:
@@ -272,48 +226,41 @@ class WorkerRuns:
                 was lost) is not renewed, and so another worker reclaims it.
 
         Returns:
-            The ids of the runs that it does hold.
+            The runs that it does hold.
         """
-        attempts = {run.run_id: run.attempt for run in held}
-        condition = (
-            runs.c.id.in_(attempts),
-            runs.c.state == RunState.RUNNING,
-            runs.c.claimed_by == self._worker_id,
+        # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
+        own = (
+            select(runs.c.id)
+            .where(
+                runs.c.id.in_([run.run_id for run in held]),
+                runs.c.state == RunState.RUNNING,
+                runs.c.claimed_by == self._worker_id,
+            )
+            .order_by(runs.c.id)
+            .with_for_update()
         )
-        async with self._db.write() as connection:
-            # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
-            await connection.execute(
-                select(runs.c.id).where(*condition).order_by(runs.c.id).with_for_update()
-            )
-            result = await connection.execute(
-                update(runs)
-                .where(*condition)
-                .values(lease_expires_at=self._clock.now() + self._lease)
-                .returning(runs.c.id, runs.c.attempt)
-            )
-            return frozenset(row.id for row in result if attempts[row.id] == row.attempt)
+        renewed = await self._db.execute(
+            update(runs)
+            .where(runs.c.id.in_(own))
+            .values(lease_expires_at=self._clock.now() + self._lease)
+            .returning(runs.c.id, runs.c.attempt)
+        )
+        attempts = {row.id: row.attempt for row in renewed}
+        return [run for run in held if attempts.get(run.run_id) == run.attempt]
 
-    async def cancelled(self, held: Collection[AcquiredRun]) -> frozenset[str]:
-        """The ids of those runs whose cancellation was requested."""
+    async def observed_leases(self) -> list[ObservedLease]:
+        """The leases of all running runs."""
         async with self._db.read() as connection:
             result = await connection.execute(
-                select(runs.c.id).where(
-                    runs.c.id.in_([run.run_id for run in held]),
+                select(
+                    runs.c.id,
+                    runs.c.claimed_by,
+                    runs.c.attempt,
+                    runs.c.lease_expires_at,
                     runs.c.cancel_requested_at.is_not(None),
-                )
+                ).where(runs.c.state == RunState.RUNNING)
             )
-            return frozenset(result.scalars())
-
-    async def observed_leases(self, *, except_for: Collection[AcquiredRun]) -> list[ObservedLease]:
-        """Every lease in the database, except for those of the runs that the worker holds."""
-        own = {(run.run_id, run.worker_id, run.attempt) for run in except_for}
-        async with self._db.read() as connection:
-            result = await connection.execute(
-                select(runs.c.id, runs.c.claimed_by, runs.c.attempt, runs.c.lease_expires_at).where(
-                    runs.c.state == RunState.RUNNING
-                )
-            )
-            return [ObservedLease(*row) for row in result if tuple(row[:3]) not in own]
+            return [ObservedLease(*row) for row in result]
 
     async def reclaim(self, expired: Collection[ObservedLease]) -> int:
         """Queue the runs of dead workers again; end those that were cancelled or attempted too often.
@@ -324,39 +271,11 @@ class WorkerRuns:
         Returns:
             How many runs were changed.
         """
-        cancelled = runs.c.cancel_requested_at.is_not(None)
-        hopeless = runs.c.attempt >= MAX_ATTEMPTS
         changed = 0
         for each in expired:
+            this = and_(_held_by(each), runs.c.lease_expires_at == each.lease_expires_at)
             async with self._db.write() as connection:
-                result = await connection.execute(
-                    update(runs)
-                    .where(
-                        _held_by(each),
-                        runs.c.lease_expires_at == each.lease_expires_at,
-                    )
-                    .values(
-                        state=case(
-                            (cancelled, RunState.CANCELLED.value),
-                            (hopeless, RunState.FAILED.value),
-                            else_=RunState.QUEUED.value,
-                        ),
-                        error=case(
-                            (cancelled, runs.c.error),
-                            (
-                                hopeless,
-                                f"The worker stopped in the middle of the run {MAX_ATTEMPTS} times.",
-                            ),
-                            else_=null(),
-                        ),
-                        **self._unheld(over=cancelled | hopeless),
-                    )
-                    .returning(runs.c.id, runs.c.owner_id, runs.c.state, runs.c.rank)
-                )
-                row = result.one_or_none()
-                changed += row is not None
-                if row is not None:
-                    await self._queue_again(connection, row)
+                changed += await self._give_up(connection, this, was_executed=True)
         return changed
 
     async def release(self, run: AcquiredRun, batch: LogBatch | None) -> bool:
@@ -369,24 +288,42 @@ class WorkerRuns:
         Returns:
             False if the worker did not hold the run any more; then nothing was changed.
         """
-        cancelled = runs.c.cancel_requested_at.is_not(None)
         async with self._db.write() as connection:
             if batch is not None:
-                await _append(connection, run, batch, _held_by(run))
-            result = await connection.execute(
-                update(runs)
-                .where(_held_by(run))
-                .values(
-                    state=case((cancelled, RunState.CANCELLED.value), else_=RunState.QUEUED.value),
-                    attempt=case((cancelled, runs.c.attempt), else_=runs.c.attempt - 1),
-                    **self._unheld(over=cancelled),
-                )
-                .returning(runs.c.id, runs.c.owner_id, runs.c.state, runs.c.rank)
-            )
-            row = result.one_or_none()
-            if row is not None:
-                await self._queue_again(connection, row)
-            return row is not None
+                await _append(connection, run, batch)
+            return await self._give_up(connection, _held_by(run), was_executed=False)
+
+    async def _give_up(
+        self, connection: AsyncConnection, this: ColumnElement[bool], *, was_executed: bool
+    ) -> bool:
+        """Queue a run again, or end it if it was cancelled meanwhile or is hopeless."""
+        columns = (runs.c.id, runs.c.attempt, runs.c.cancel_requested_at)
+        found = await connection.execute(select(*columns).where(this).with_for_update())
+        row = found.one_or_none()
+        if row is None:
+            return False
+        values: dict[str, Any]
+        if row.cancel_requested_at is not None:
+            values = {"state": RunState.CANCELLED, "finished_at": self._clock.now()}
+        elif was_executed and row.attempt >= MAX_ATTEMPTS:
+            error = f"The worker stopped in the middle of the run {MAX_ATTEMPTS} times."
+            values = {
+                "state": RunState.FAILED,
+                "finished_at": self._clock.now(),
+                "error": error,
+            }
+        else:
+            attempt = row.attempt if was_executed else row.attempt - 1
+            values = {"state": RunState.QUEUED, "started_at": None, "attempt": attempt}
+            if self._notifier is not None:
+                await self._notifier.withdraw(connection, [row.id])
+                await self._notifier.notify(connection, row.id)
+        await connection.execute(
+            update(runs)
+            .where(runs.c.id == row.id)
+            .values(claimed_by=None, lease_expires_at=None, **values)
+        )
+        return True
 
     async def append_log(self, run: AcquiredRun, batch: LogBatch) -> bool:
         """Add a batch to the log of a run; doing it again changes nothing.
@@ -395,7 +332,7 @@ class WorkerRuns:
             False if the worker did not hold the run any more; then nothing was written.
         """
         async with self._db.write() as connection:
-            return await _append(connection, run, batch, _held_by(run))
+            return await _append(connection, run, batch)
 
     async def report_progress(self, run: AcquiredRun, progress: Progress) -> bool:
         """Write a run's progress.
@@ -412,7 +349,7 @@ class WorkerRuns:
         return bool(saved)
 
     async def finish(self, run: AcquiredRun, outcome: Outcome, batch: LogBatch | None) -> bool:
-        """End a run, together with the rest of its log, and with the other runs that end just then.
+        """End a run, together with the rest of its log.
 
         Args:
             run: The run that has ended.
@@ -423,117 +360,21 @@ class WorkerRuns:
             False if the worker did not hold the run any more (or had finished it already, when the answer to the
             first try was lost); then nothing was changed.
         """
-        return await self._endings.add(_Ending(run, outcome, batch))
-
-    async def _finish(self, take: Callable[[], Sequence[_Ending]]) -> list[bool]:
-        endings = take()
-        statement, values = _end(len(endings)), self._end_values(endings)
-        if all(each.batch is None for each in endings):
-            ended = {row.id for row in await self._db.execute(statement, values)}
-        else:
-            async with self._db.write() as connection:
-                ended = {row.id for row in await connection.execute(statement, values)}
-                for each in endings:
-                    if each.batch is not None and each.run.run_id in ended:
-                        # Locked and ended in this transaction.
-                        this = runs.c.id == each.run.run_id
-                        await _append(connection, each.run, each.batch, this)
-        return [each.run.run_id in ended for each in endings]
-
-    def _end_values(self, endings: Sequence[_Ending]) -> dict[str, Any]:
-        values: dict[str, Any] = {"worker": self._worker_id, "end": self._clock.now()}
-        for nth, each in enumerate(endings):
-            values[f"id_of_{nth}"] = each.run.run_id
-            values[f"attempt_of_{nth}"] = each.run.attempt
-            values[f"state_of_{nth}"] = each.outcome.state
-            values[f"exit_code_of_{nth}"] = each.outcome.exit_code
-            values[f"error_of_{nth}"] = each.outcome.error
-        return values
-
-    async def _queue_again(self, connection: AsyncConnection, row: Row[*tuple[Any, ...]]) -> None:
-        if row.state == RunState.QUEUED:
-            await join_rotation(connection, row.owner_id, row.rank)
-            await self._notifier.withdraw(connection, [row.id])
-            await self._notifier.notify(connection, [row.id])
-
-    def _unheld(self, *, over: ColumnElement[bool]) -> dict[str, Any]:
-        """The columns of a run that no worker holds, whether it is `over` or queued again."""
-        now = literal(self._clock.now(), UtcMicroseconds)
-        return {
-            "finished_at": case((over, now), else_=null()),
-            "started_at": case((over, runs.c.started_at), else_=null()),
-            "claimed_by": None,
-            "lease_expires_at": None,
-        }
-
-
-@lru_cache
-def _start_next(lanes: tuple[Lane, ...]) -> ReturningUpdate[*tuple[Any, ...]]:
-    """The statement that starts the next runs of owners whose turns are in these lanes."""
-    return (
-        update(runs)
-        .where(runs.c.id.in_(next_runs(lanes)))
-        .values(
-            state=RunState.RUNNING,
-            attempt=runs.c.attempt + 1,
-            started_at=bindparam("start", type_=runs.c.started_at.type),
-            claimed_by=bindparam("worker", type_=runs.c.claimed_by.type),
-            lease_expires_at=bindparam("lease_end", type_=runs.c.lease_expires_at.type),
-            progress=None,
-            progress_text=None,
-        )
-        .returning(
-            runs.c.id,
-            runs.c.owner_id,
-            runs.c.attempt,
-            runs.c.handler,
-            runs.c.params,
-            runs.c.timeout_seconds,
-            runs.c.log_bytes,
-            runs.c.log_missing_bytes,
-            runs.c.log_missing_lines,
-            runs.c.created_at,
-            runs.c.requested_by,
-        )
-    )
-
-
-@lru_cache
-def _end(count: int) -> ReturningUpdate[str]:
-    """The statement that ends so many runs, each in its own way; `_end_values` has its parameters."""
-    # SQLAlchemy has names such as state_1 for the values that stand in the statement itself.
-    ids = [bindparam(f"id_of_{nth}", type_=runs.c.id.type) for nth in range(count)]
-
-    def each_its_own(column: Column[Any]) -> ColumnElement[Any]:
-        values = (bindparam(f"{column.name}_of_{nth}", type_=column.type) for nth in range(count))
-        return case(
-            *((runs.c.id == run_id, value) for run_id, value in zip(ids, values, strict=True))
-        )
-
-    state = each_its_own(runs.c.state)
-    # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
-    locked = select(_ENDING.c.id).where(_ENDING.c.id.in_(ids)).order_by(_ENDING.c.id)
-    return (
-        update(runs)
-        .where(
-            runs.c.id.in_(locked.with_for_update()),
-            runs.c.state == RunState.RUNNING.value,
-            runs.c.claimed_by == bindparam("worker", type_=runs.c.claimed_by.type),
-            runs.c.attempt == each_its_own(runs.c.attempt),
-        )
-        .values(
-            state=state,
-            exit_code=each_its_own(runs.c.exit_code),
+        values: dict[str, Any] = {"state": outcome.state, "exit_code": outcome.exit_code}
+        if outcome.state is not RunState.CANCELLED:
             # The request to cancel has written the reason.
-            error=case(
-                (state == RunState.CANCELLED.value, runs.c.error),
-                else_=each_its_own(runs.c.error),
-            ),
-            finished_at=bindparam("end", type_=runs.c.finished_at.type),
-            lease_expires_at=None,
+            values["error"] = outcome.error
+        end = (
+            update(runs)
+            .where(_held_by(run))
+            .values(finished_at=self._clock.now(), lease_expires_at=None, **values)
+            .returning(runs.c.id)
         )
-        .returning(runs.c.id)
-    )
+        if batch is None:
+            return bool(await self._db.execute(end))
+        async with self._db.write() as connection:
+            await _append(connection, run, batch)
+            return (await connection.execute(end)).one_or_none() is not None
 
 
 def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
@@ -542,9 +383,6 @@ def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
         return None
     return RequestRecord(request["id"], address=None, traceparent=request["traceparent"])
 
-
-# Made once: an alias makes all columns anew.
-_ENDING: Final = runs.alias("ending")
 
 # The size of all output, whether it is kept or not: it grows with each batch.
 _output_bytes: Final = runs.c.log_bytes + runs.c.log_missing_bytes
@@ -573,9 +411,8 @@ async def _saved_log(connection: AsyncConnection, row: Row[*tuple[Any, ...]]) ->
     return SavedLog(lines, row.log_missing_bytes, row.log_missing_lines)
 
 
-async def _append(
-    connection: AsyncConnection, run: AcquiredRun, batch: LogBatch, held: ColumnElement[bool]
-) -> bool:
+async def _append(connection: AsyncConnection, run: AcquiredRun, batch: LogBatch) -> bool:
+    held = _held_by(run)
     result = await connection.execute(
         update(runs)
         .where(held, _output_bytes == batch.size_before)
@@ -588,16 +425,7 @@ async def _append(
     if result.rowcount == 1:
         await connection.execute(
             insert(run_log),
-            [
-                {
-                    "run_id": run.run_id,
-                    "seq": line.seq,
-                    "at": line.at,
-                    "stream": line.stream,
-                    "text": line.text,
-                }
-                for line in batch.lines
-            ],
+            [{"run_id": run.run_id, **dict(line)} for line in batch.lines],
         )
         if batch.delete_through:
             await connection.execute(

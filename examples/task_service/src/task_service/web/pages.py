@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -19,7 +20,7 @@ from msk_auth import KeyLimits, Principal, require_interactive
 from msk_auth.errors import (
     CredentialRefused,
     CredentialsMissing,
-    CrossOriginRefused,
+    Forbidden,
     InteractiveRequired,
     PermissionDenied,
     Problem,
@@ -28,10 +29,9 @@ from msk_auth.errors import (
 from msk_auth.integrations import is_same_origin
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service import login_cookie
-from task_service.accounts import provider_logout
 from task_service.accounts.config import ServiceConfig
-from task_service.accounts.login import LoggedIn, Login
-from task_service.accounts.oidc import CALLBACK, OidcLogin
+from task_service.accounts.login import Login
+from task_service.accounts.oidc import CALLBACK, LOGOUT, OidcLogin
 from task_service.accounts.roles import KEY_PERMISSIONS
 from task_service.accounts.service_accounts import PERMISSIONS
 from task_service.accounts.sessions import Sessions
@@ -42,7 +42,6 @@ from task_service.errors import (
     ProviderUnavailable,
     SessionNotFound,
 )
-from task_service.request_record import request_address
 
 from . import CONTENT_SECURITY_POLICY, PAGE_HEADERS, REFERENCE_POLICY
 from .assets import Assets
@@ -78,101 +77,6 @@ _REASONS: Mapping[str, str] = {
     "session-ended": "Your session has ended. Log in to continue.",
     "password-set": "Your password was set. You can log in now.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class PageUser:
-    """The logged-in user, as the frame of a page shows them.
-
-    Attributes:
-        username: Shown in the menu.
-        permissions: Decide which entries and buttons are offered; the API decides again what is allowed.
-        roles: Shown in the menu.
-        has_password: Whether they have one here that a page can ask for.
-    """
-
-    username: str
-    permissions: frozenset[str]
-    roles: tuple[str, ...] = ()
-    has_password: bool = True
-
-    @property
-    def initials(self) -> str:
-        """One or two letters for the avatar."""
-        words = [word for word in re.split(r"[\W_]+", self.username) if word]
-        return ("".join(word[0] for word in words[:2]) or self.username[:1]).upper()
-
-
-class PageLogins:
-    """The logins of :mod:`task_service.accounts`, for requests of pages.
-
-    Args:
-        auth: Authenticates requests.
-        login: Starts sessions.
-        sessions: Ends them.
-        oidc: Starts sessions for people who come from the identity provider, if there is one.
-    """
-
-    def __init__(
-        self, auth: FastAPIAuth[User], login: Login, sessions: Sessions, oidc: OidcLogin | None
-    ) -> None:
-        self._auth = auth
-        self._login = login
-        self._sessions = sessions
-        self._oidc = oidc
-
-    async def log_in(self, username: str, password: str, *, request: Request) -> LoggedIn:
-        """Start a session; raises as :meth:`Login.log_in`."""
-        return await self._login.log_in(
-            username,
-            password,
-            address=request_address(),
-            user_agent=request.headers.get("user-agent"),
-        )
-
-    async def log_out(self, request: Request) -> str | None:
-        """End the session of the request, if it has one.
-
-        Returns:
-            Where the browser ends the session at the identity provider, if it began there.
-        """
-        principal = await self._principal(request)
-        if principal is None or principal.session_id is None:
-            return None
-        id_token = None
-        if self._oidc is not None:
-            id_token = await self._sessions.find_id_token(principal.session_id)
-        try:
-            await self._sessions.end(principal.session_id, by=principal)
-        except SessionNotFound:
-            return None
-        if self._oidc is None or id_token is None:
-            return None
-        return await self._oidc.logout_url(id_token)
-
-    async def session_id(self, request: Request) -> str | None:
-        """The session of the request; None without a login."""
-        principal = await self._principal(request)
-        return None if principal is None else principal.session_id
-
-    async def current_user(self, request: Request) -> PageUser | None:
-        """The logged-in user; None without a login.
-
-        Raises:
-            StoreUnavailable: The database does not answer.
-        """
-        principal = await self._principal(request)
-        if principal is None:
-            return None
-        user = principal.user
-        return PageUser(user.username, principal.permissions, user.roles, user.has_password)
-
-    async def _principal(self, request: Request) -> Principal[User] | None:
-        """Who is logged in; None without a login."""
-        try:
-            return await self._auth.admit(request, require_interactive())
-        except (CredentialsMissing, CredentialRefused, InteractiveRequired):
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,21 +141,25 @@ class Pages:
     """Every page of the service.
 
     Args:
-        logins: Logs users in and out, and finds the logged-in user.
+        auth: Authenticates requests.
+        login: Starts sessions.
+        sessions: Ends them.
         key_limits: The limits for new API keys as they are now; the form for a new key offers nothing beyond them.
         oidc: Logs people in who come from the identity provider, if there is one.
-        passwords_on: Whether users have passwords here.
     """
 
     def __init__(
         self,
-        logins: PageLogins,
+        auth: FastAPIAuth[User],
+        login: Login,
+        sessions: Sessions,
         *,
         key_limits: Callable[[], Awaitable[KeyLimits]],
         oidc: OidcLogin | None = None,
-        passwords_on: bool = True,
     ) -> None:
-        self._logins = logins
+        self._auth = auth
+        self._login = login
+        self._sessions = sessions
         self._oidc = oidc
         self._key_limits = key_limits
         self._assets = Assets(_HERE / "static")
@@ -263,9 +171,10 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._templates.filters["initials"] = initials
         shared: dict[str, Any] = self._templates.globals
         shared["provider"] = None if oidc is None else oidc.provider.name
-        shared["passwords_on"] = passwords_on
+        shared["passwords_on"] = login.passwords_on
         shared["vendor"] = self._vendor
         shared["renderer"] = _RENDERER
 
@@ -284,7 +193,7 @@ class Pages:
             route("/login/oidc", at_provider, "GET")
             route(CALLBACK, self._with_problem_page(self._come_from_provider(self._oidc)), "GET")
             # The provider itself calls it, and reads no page.
-            route(provider_logout.PATH, self._log_out_at_provider(self._oidc), "POST")
+            route(LOGOUT, self._log_out_at_provider(self._oidc), "POST")
         route("/logout", self._with_problem_page(self._log_out), "POST")
         route("/set-password", self._set_password, "GET")
         for page in _PAGES:
@@ -312,13 +221,24 @@ class Pages:
 
         return with_problem_page
 
+    async def principal(self, request: Request) -> Principal[User] | None:
+        """Who is logged in; None without a login.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        try:
+            return await self._auth.admit(request, require_interactive())
+        except (CredentialsMissing, CredentialRefused, InteractiveRequired):
+            return None
+
     async def problem_page(self, request: Request, problem: Problem) -> Response:
         """A problem as a page, with the navigation if the request has a login."""
         try:
-            user = await self._logins.current_user(request)
+            principal = await self.principal(request)
         except Problem:
-            user = None
-        context = {"problem": problem, "user": user, "path": request.url.path}
+            principal = None
+        context = {"problem": problem, "principal": principal, "path": request.url.path}
         return _with_retry_after(self._render("problem.html", context, problem.status), problem)
 
     async def _root(self, request: Request) -> Response:
@@ -330,7 +250,7 @@ class Pages:
     async def _login_form(self, request: Request) -> Response:
         reason = _REASONS.get(request.query_params.get("reason", ""))
         target = local_path(request.query_params.get("next"))
-        if reason is None and await self._logins.current_user(request) is not None:
+        if reason is None and await self.principal(request) is not None:
             return RedirectResponse(target, HTTPStatus.SEE_OTHER)
         return self._login_page(target, reason=reason)
 
@@ -355,9 +275,10 @@ class Pages:
 
     def _go_to_provider(self, oidc: OidcLogin) -> _Endpoint:
         async def go(request: Request) -> Response:
+            principal = await self.principal(request)
             url, pending = await oidc.begin(
                 local_path(request.query_params.get("next")),
-                replaces=await self._logins.session_id(request),
+                replaces=None if principal is None else principal.session_id,
                 fresh="fresh" in request.query_params,
             )
             answer = RedirectResponse(
@@ -373,12 +294,7 @@ class Pages:
             pending = login_cookie.read_pending(request)
             target = local_path(None if pending is None else pending.target)
             try:
-                login = await oidc.finish(
-                    pending,
-                    request.query_params,
-                    address=request_address(),
-                    user_agent=request.headers.get("user-agent"),
-                )
+                login = await oidc.finish(pending, request.query_params)
             except (ProviderLoginRefused, ProviderUnavailable, TooManyAttempts) as problem:
                 answer = self._login_page(target, problem=problem, status=problem.status)
                 login_cookie.clear_pending(request, answer)
@@ -397,14 +313,14 @@ class Pages:
             sent = form.getlist("logout_token")
             if len(sent) != 1 or not isinstance(sent[0], str):
                 raise LogoutRefused
-            await oidc.logout.receive(sent[0])
+            await oidc.log_out(sent[0])
             return Response(headers={"Cache-Control": "no-store"})
 
         return log_out
 
     async def _log_in(self, request: Request) -> Response:
         if from_another_site(request):
-            raise CrossOriginRefused
+            raise Forbidden("cross_origin_refused")
         form = await request.form(max_files=0, max_fields=10)
         sent = {name: value for name, value in form.items() if isinstance(value, str)}
         target = local_path(sent.get("next"))
@@ -420,7 +336,7 @@ class Pages:
         if missing:
             return self._login_page(target, username=username, errors=missing, status=422)
         try:
-            login = await self._logins.log_in(username, password, request=request)
+            login = await self._login.log_in(username, password)
         except Problem as problem:
             response = self._login_page(
                 target, username=username, problem=problem, status=problem.status
@@ -434,8 +350,8 @@ class Pages:
 
     async def _log_out(self, request: Request) -> Response:
         if from_another_site(request):
-            raise CrossOriginRefused
-        provider = await self._logins.log_out(request)
+            raise Forbidden("cross_origin_refused")
+        provider = await self._end_session(await self.principal(request))
         # Otherwise Back would show cached pages.
         headers = {"Cache-Control": "no-store", "Clear-Site-Data": '"cache"'}
         answer: Response = RedirectResponse("/login", HTTPStatus.SEE_OTHER, headers=headers)
@@ -446,21 +362,32 @@ class Pages:
         login_cookie.clear(answer)
         return answer
 
+    async def _end_session(self, principal: Principal[User] | None) -> str | None:
+        """End the session of a login; returns where it ends at the identity provider, if it began there."""
+        if principal is None or principal.session_id is None:
+            return None
+        id_token = await self._sessions.find_id_token(principal.session_id)
+        with suppress(SessionNotFound):
+            await self._sessions.end(principal.session_id, by=principal)
+        if self._oidc is None or id_token is None:
+            return None
+        return await self._oidc.logout_url(id_token)
+
     async def _set_password(self, request: Request) -> Response:
         return self._render("set-password.html", {})
 
     def _behind_login(self, page: _Page) -> _Endpoint:
         async def show(request: Request) -> Response:
-            user = await self._logins.current_user(request)
-            if user is None:
+            principal = await self.principal(request)
+            if principal is None:
                 return self._to_login(request)
-            if page.permission is not None and page.permission not in user.permissions:
+            if page.permission is not None and page.permission not in principal.permissions:
                 raise PermissionDenied([page.permission])
             # On the pages of a service account's keys it is the account whose permissions count.
             account = request.path_params.get("account_id")
-            permissions = user.permissions if account is None else PERMISSIONS
+            permissions = principal.permissions if account is None else PERMISSIONS
             context: dict[str, object] = {
-                "user": user,
+                "principal": principal,
                 "path": request.url.path,
                 "params": request.path_params,
                 "account": account,
@@ -507,6 +434,12 @@ def _lifetimes(limits: KeyLimits) -> dict[str, object]:
     usual = _USUAL_DAYS if _USUAL_DAYS in presets else presets[-1]
     chosen = usual if default is None else default
     return {"longest": longest, "offered": sorted({*presets, chosen}), "chosen": chosen}
+
+
+def initials(username: str) -> str:
+    """One or two letters for the avatar."""
+    words = [word for word in re.split(r"[\W_]+", username) if word]
+    return ("".join(word[0] for word in words[:2]) or username[:1]).upper()
 
 
 def _with_retry_after(response: Response, problem: Problem) -> Response:

@@ -1,0 +1,191 @@
+"""What keys did: how many requests of a key were accepted and refused on each day, and its last request.
+
+A request adds to a number in memory, which is written once a minute and at the end. No decision reads it, and a crash loses
+at most the last minute.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Final
+
+from sqlalchemy import case, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from msk_auth import Clock
+from msk_auth.errors import StoreUnavailable
+from task_service.background import Flushing
+from task_service.db import schema
+from task_service.db.engine import Database
+from task_service.request_record import RequestRecord
+
+from .config import ConfigStore
+
+_log = logging.getLogger(__name__)
+
+# How many rows one transaction writes: others wait for it on SQLite.
+_BATCH: Final = 500
+
+_DAYS = schema.key_activity.c
+_LAST = schema.key_last_requests.c
+
+
+@dataclass(frozen=True, slots=True)
+class LastRequest:
+    """The last request of a key, accepted or refused.
+
+    Attributes:
+        at: When it was answered.
+        route: Its method and the pattern of its route, such as `GET /api/tasks/{taskId}`.
+        address: Of the client; None if it is not kept.
+        user_agent: What the client calls itself; None if it said nothing, or if it is not kept.
+    """
+
+    at: datetime
+    route: str
+    address: str | None
+    user_agent: str | None
+
+
+@dataclass(slots=True)
+class _Count:
+    last: LastRequest
+    accepted: int = 0
+    refused: int = 0
+
+
+class KeyActivity(Flushing):
+    """Counts requests of keys, and reads the counts.
+
+    Args:
+        db: Where they are.
+        clock: Where the time comes from.
+        config: Says what the administrator allows to be kept, and for how long.
+    """
+
+    def __init__(self, db: Database, clock: Clock, config: ConfigStore) -> None:
+        self._db = db
+        self._clock = clock
+        self._config = config
+        self._counts: dict[tuple[str, date], _Count] = {}
+
+    def count(self, key_id: str, request: RequestRecord, *, is_refused: bool, route: str) -> None:
+        """Count a request, in memory only.
+
+        Args:
+            key_id: Of a key whose secret the request presented. An id alone may be one that a stranger guessed.
+            request: Where it came from.
+            is_refused: Whether the key did not help: it has ended, or it may not do this, or not from there.
+            route: See :class:`LastRequest`.
+        """
+        now = self._clock.now()
+        last = LastRequest(now, route, request.address, request.user_agent)
+        count = self._counts.setdefault((key_id, now.date()), _Count(last))
+        count.last = last
+        if is_refused:
+            count.refused += 1
+        else:
+            count.accepted += 1
+
+    async def flush(self) -> None:
+        """Write what was counted, or keep it for the next call if the database does not answer."""
+        counts, self._counts = self._counts, {}
+        # In one order everywhere, so that two processes cannot deadlock.
+        ordered = sorted(counts)
+        try:
+            while ordered:
+                batch = ordered[:_BATCH]
+                await self._write({place: counts[place] for place in batch})
+                for place in batch:
+                    del counts[place]
+                del ordered[:_BATCH]
+        except StoreUnavailable:
+            _log.warning(
+                "the database did not answer, so it was not written what keys did; trying again later"
+            )
+        finally:
+            for place, count in counts.items():
+                newer = self._counts.setdefault(place, count)
+                if newer is not count:
+                    newer.accepted += count.accepted
+                    newer.refused += count.refused
+
+    async def days(self, key_id: str, *, since: date) -> Sequence[tuple[date, int, int]]:
+        """Each day with requests of a key, the oldest first: the day in UTC, how many were accepted, how many refused.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        async with self._db.read() as connection:
+            found = await connection.execute(
+                select(_DAYS.day, _DAYS.accepted, _DAYS.refused)
+                .where(_DAYS.key_id == key_id, _DAYS.day >= since)
+                .order_by(_DAYS.day)
+            )
+        return [(row.day, row.accepted, row.refused) for row in found]
+
+    async def last_request(self, key_id: str) -> LastRequest | None:
+        """The last request of a key; None if there was none for as long as it is kept.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        async with self._db.read() as connection:
+            found = await connection.execute(
+                select(_LAST.at, _LAST.route, _LAST.address, _LAST.user_agent).where(
+                    _LAST.key_id == key_id
+                )
+            )
+        row = found.one_or_none()
+        return None if row is None else LastRequest(*row)
+
+    async def purge(self) -> None:
+        """Delete what is older than the administrator wants it kept.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        keep = timedelta(days=(await self._config.current()).key_activity_days)
+        first = (self._clock.now() - keep).date()
+        began = datetime.combine(first, time(), UTC)
+        async with self._db.write() as connection:
+            await connection.execute(delete(schema.key_activity).where(_DAYS.day < first))
+            await connection.execute(delete(schema.key_last_requests).where(_LAST.at < began))
+
+    async def _write(self, counts: dict[tuple[str, date], _Count]) -> None:
+        config = await self._config.current()
+        days = [
+            {"key_id": key_id, "day": day, "accepted": count.accepted, "refused": count.refused}
+            for (key_id, day), count in counts.items()
+        ]
+        # A key has a row for each day, and one last request; later days come last.
+        last = {
+            key_id: {
+                "key_id": key_id,
+                "at": count.last.at,
+                "route": count.last.route,
+                "address": count.last.address if config.keep_key_addresses else None,
+                "user_agent": count.last.user_agent if config.keep_key_user_agents else None,
+            }
+            for (key_id, _), count in counts.items()
+        }
+        insert: Any = (sqlite if self._db.engine.dialect.name == "sqlite" else postgresql).insert
+        add = insert(schema.key_activity)
+        add = add.on_conflict_do_update(
+            index_elements=["key_id", "day"],
+            set_={name: _DAYS[name] + add.excluded[name] for name in ("accepted", "refused")},
+        )
+        put = insert(schema.key_last_requests)
+        put = put.on_conflict_do_update(
+            index_elements=["key_id"],
+            set_={
+                name: case((put.excluded.at >= _LAST.at, put.excluded[name]), else_=_LAST[name])
+                for name in ("at", "route", "address", "user_agent")
+            },
+        )
+        async with self._db.write() as connection:
+            await connection.execute(add, days)
+            await connection.execute(put, list(last.values()))

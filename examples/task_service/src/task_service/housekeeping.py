@@ -1,0 +1,60 @@
+"""What a process that serves does once an hour."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Final
+
+from msk_auth import AsyncKeyExpiry
+from msk_auth.errors import StoreUnavailable
+
+from .services import Services
+from .tasks import retention
+from .tasks.notifications import wait_for_event
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 3600.0
+
+
+async def purge(services: Services) -> None:
+    """Delete expired sessions, links and throttle windows, and old runs, activity and audit entries."""
+    await services.sessions.purge()
+    await services.attempts.purge()
+    await services.key_activity.purge()
+    retention_days = (await services.config.current()).run_retention_days
+    if deleted := await retention.purge(services.db, retention_days, services.clock.now()):
+        _log.info("deleted %d old runs", deleted)
+    days = services.settings.audit_retention_days
+    if days is not None:
+        before = services.clock.now() - timedelta(days=days)
+        if deleted := await services.audit.purge(before=before):
+            _log.info("deleted %d audit entries older than %d days", deleted, days)
+
+
+async def purge_periodically(services: Services) -> None:
+    """:func:`purge` once an hour, until the service stops."""
+    while not services.stopping.is_set():
+        try:
+            await purge(services)
+        except StoreUnavailable:
+            _log.warning("the database did not answer, so nothing was purged; trying again later")
+        await wait_for_event(services.stopping, _PAUSE_SECONDS)
+
+
+async def announce_periodically(services: Services) -> None:
+    """Announce once an hour, until the service stops, which keys end soon; the audit log records each announcement.
+
+    Every process that serves does this, and each announcement is made by one of them.
+    """
+    expiry = AsyncKeyExpiry(services.authenticator)
+    while not services.stopping.is_set():
+        try:
+            if count := await expiry.announce():
+                _log.info("announced the end of %d keys", count)
+        except StoreUnavailable:
+            _log.warning(
+                "the database did not answer, so no end of a key was announced; trying again later"
+            )
+        await wait_for_event(services.stopping, _PAUSE_SECONDS)

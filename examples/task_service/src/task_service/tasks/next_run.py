@@ -1,0 +1,217 @@
+"""Which run is next: owners take turns, however many runs each of them has queued.
+
+Of the owners who have a queued run and may run more, the one whose latest turn is the longest ago is next, with that owner's
+own first run (by priority, then by age). So between two turns of an owner each other owner has one at most, and priorities
+reorder only their owner's runs. Urgent runs (a permission) go before all others.
+
+One statement, :data:`NEXT_RUNS`, finds it among the rows of all runs. It reads a few entries of indexes for each owner who
+waits, however many runs they have. :func:`note_turns` numbers the turns: clocks differ, and are set.
+
+A run acts for its owner later than its request, so the statement looks again at the owner and at the key that requested the
+run. Their rows are beside the run, so this needs no secret, which a worker does not have. Revoking a key leaves what it has
+started. A leak, or the request of its owner, ends that as well: :func:`of_key`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Integer,
+    Row,
+    ScalarSelect,
+    Select,
+    Subquery,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal,
+    null,
+    select,
+    text,
+    tuple_,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from task_service.db.schema import api_keys, owner_turns, runs, users
+
+from .models import RunPriority, RunState
+
+OWNER_DISABLED: Final = "The account of the run's owner was disabled."
+"""The error of a run that ends because of that."""
+KEY_REVOKED: Final = "The API key that requested the run was revoked before it started."
+"""The error of a run that was not started because of that."""
+KEY_EXPIRED: Final = "The API key that requested the run expired before it started."
+"""The error of a run that was not started because of that."""
+KEY_LEAKED: Final = "The API key that requested the run was found in public."
+"""The error of a run that ends because of that."""
+
+# Two workers that look at the same moment would both count an owner's runs without the other's. The lock ends with the
+# transaction, and that of a worker which is frozen in the middle of it after some seconds.
+_ONE_WORKER_AT_A_TIME: Final = text(
+    "SELECT pg_advisory_xact_lock(827573785), set_config('idle_in_transaction_session_timeout', '5s', true)"
+)
+
+
+async def lock_acquiring(connection: AsyncConnection) -> None:
+    """Let no other worker look for the next run until this transaction ends.
+
+    Args:
+        connection: In a write transaction, which is alone on SQLite anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        await connection.execute(_ONE_WORKER_AT_A_TIME)
+
+
+def of_key(owner_id: str, key_id: str) -> ColumnElement[bool]:
+    """That a key requested the run.
+
+    Args:
+        owner_id: The owner of the key and of its runs, by whom an index finds them.
+        key_id: The key.
+    """
+    return and_(runs.c.owner_id == owner_id, key_id == _KEY_ID)
+
+
+def refused_with(row: Row[*tuple[Any, ...]]) -> ColumnElement[bool]:
+    """The queued runs that are refused for the same reason as this row of :data:`NEXT_RUNS`."""
+    queued = and_(runs.c.owner_id == row.owner_id, runs.c.state == RunState.QUEUED)
+    return queued if row.refusal == OWNER_DISABLED else and_(queued, row.key_id == _KEY_ID)
+
+
+# How many owners may be passed over because their first run is just being cancelled.
+_PASSED_OVER: Final = 10
+_KEY_ID: Final = runs.c.requested_by[("credential", "key_id")].as_string()
+_QUEUED: Final = runs.alias("queued").c
+_RUNNING: Final = runs.alias("running").c
+_OWN_ORDER: Final = (_QUEUED.rank, _QUEUED.created_at, _QUEUED.id)
+_ROOM: Final = bindparam("room", type_=Integer)
+_LIMIT: Final = bindparam("limit", type_=Integer)
+# An owner's turn has the next number.
+_NOTE_TURN: Final = text(
+    "INSERT INTO owner_turns (owner_id, turn) SELECT :owner_id, coalesce(max(turn), 0) + 1 FROM owner_turns WHERE true"
+    " ON CONFLICT (owner_id) DO UPDATE SET turn = excluded.turn"
+)
+
+
+async def note_turns(connection: AsyncConnection, owner_ids: Sequence[str]) -> None:
+    """Put the owners of started runs behind all others.
+
+    Args:
+        connection: In the transaction of :func:`lock_acquiring`.
+        owner_ids: One for each run, in the order of :data:`NEXT_RUNS`.
+    """
+    await connection.execute(_NOTE_TURN, [{"owner_id": owner_id} for owner_id in owner_ids])
+
+
+def _owners() -> CTE:
+    """The owners who have a queued run, found from one to the next by the index; the last row is NULL."""
+    is_queued = _QUEUED.state == RunState.QUEUED.value
+    first = select(func.min(_QUEUED.owner_id).label("id")).where(is_queued)
+    owners = first.cte("owners", recursive=True)
+    following = select(func.min(_QUEUED.owner_id)).where(is_queued, _QUEUED.owner_id > owners.c.id)
+    return owners.union_all(
+        select(following.scalar_subquery()).select_from(owners).where(owners.c.id.is_not(None))
+    )
+
+
+def _own_first(owner_id: ColumnElement[str], column: Column[Any]) -> ScalarSelect[Any]:
+    """A column of the owner's own first run."""
+    queued = (_QUEUED.state == RunState.QUEUED.value, _QUEUED.owner_id == owner_id)
+    return select(column).where(*queued).order_by(*_OWN_ORDER).limit(1).scalar_subquery()
+
+
+def _first_runs() -> Subquery:
+    """The first run of each of the next owners, its place among that owner's runs, and how many may be started."""
+    owners = _owners()
+    running = (
+        select(func.count(_RUNNING.id))
+        .where(_RUNNING.state == RunState.RUNNING.value, _RUNNING.owner_id == owners.c.id)
+        .scalar_subquery()
+    )
+    turn = func.coalesce(owner_turns.c.turn, 0).label("turn")
+    return (
+        select(
+            _own_first(owners.c.id, _QUEUED.id).label("id"),
+            literal(1).label("place"),
+            turn,
+            (_LIMIT - running).label("allowed"),
+        )
+        .select_from(owners.outerjoin(owner_turns, owner_turns.c.owner_id == owners.c.id))
+        .where(owners.c.id.is_not(None), running < _LIMIT)
+        .order_by(
+            _lane(_own_first(owners.c.id, _QUEUED.rank)),
+            turn,
+            _own_first(owners.c.id, _QUEUED.created_at),
+        )
+        .limit(_ROOM + _PASSED_OVER)
+        .subquery("first")
+    )
+
+
+def _next_runs() -> Select[*tuple[Any, ...]]:
+    first = _first_runs()
+    queue = select(first).cte("queue", recursive=True)
+    before = runs.alias("before").c
+    own_next = (
+        select(_QUEUED.id)
+        .where(
+            _QUEUED.state == RunState.QUEUED.value,
+            _QUEUED.owner_id == before.owner_id,
+            tuple_(*_OWN_ORDER) > tuple_(before.rank, before.created_at, before.id),
+        )
+        .order_by(*_OWN_ORDER)
+        .limit(1)
+        .scalar_subquery()
+    )
+    queue = queue.union_all(
+        select(own_next, queue.c.place + 1, queue.c.turn, queue.c.allowed)
+        .join_from(queue, before.id.table, before.id == queue.c.id)
+        .where(queue.c.place < _ROOM, queue.c.place < queue.c.allowed)
+    )
+    return (
+        select(runs, _KEY_ID.label("key_id"), _refusal().label("refusal"))
+        .join_from(queue, runs, runs.c.id == queue.c.id)
+        .where(runs.c.state == RunState.QUEUED.value)
+        .order_by(_lane(runs.c.rank), queue.c.place, queue.c.turn, runs.c.created_at, runs.c.id)
+        .limit(_ROOM)
+        # One that is just being cancelled is passed over, so that neither waits for the other.
+        .with_for_update(of=runs, skip_locked=True)
+    )
+
+
+def _lane(rank: ColumnElement[int]) -> ColumnElement[int]:
+    return case((rank <= RunPriority.URGENT.rank, 0), else_=1)
+
+
+def _refusal() -> ColumnElement[str | None]:
+    """Why the run must not start; NULL if it may."""
+    enabled = exists().where(users.c.id == runs.c.owner_id, users.c.disabled_at.is_(None))
+    # A key without a row was removed from the table, which says as much.
+    valid = exists().where(api_keys.c.id == _KEY_ID, api_keys.c.revoked_at.is_(None))
+    expired = exists().where(
+        api_keys.c.id == _KEY_ID, api_keys.c.expires_at <= bindparam("now", type_=BigInteger)
+    )
+    return case(
+        (~enabled, OWNER_DISABLED),
+        (_KEY_ID.is_(None), null()),
+        (~valid, KEY_REVOKED),
+        (expired, KEY_EXPIRED),
+        else_=null(),
+    )
+
+
+NEXT_RUNS: Final = _next_runs()
+"""Locks the next runs, first one of each owner, then a second, and selects them with their `key_id` and the `refusal`, an error if
+one must not start.
+
+Parameters: `room`, how many runs at most, `limit`, how many runs of one owner may be running at once, and `now`, in
+microseconds since 1970.
+"""
