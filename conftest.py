@@ -17,8 +17,17 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 # The same commit gives the same verdict each time, and a slow machine is not a failure. CI searches four times as far as a
 # developer, for whom the searches are as long as those that kill the mutants.
-hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=25)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+_PATIENT = (hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large)
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=True,
+    max_examples=25,
+    suppress_health_check=_PATIENT,
+)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_PATIENT
+)
 # For `make mutants`: each test runs hundreds of times, and how a mutant is killed does not matter.
 hypothesis.settings.register_profile(
     "mutants",
@@ -27,6 +36,7 @@ hypothesis.settings.register_profile(
     database=None,
     max_examples=25,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+    suppress_health_check=_PATIENT,
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import URL, Engine
 from tests.stores.model import Model
@@ -196,7 +196,6 @@ def compare(new_store: Callable[[], AbstractContextManager[KeyStore]], *, share:
     machine.TestCase.settings = settings(
         max_examples=settings.default.max_examples // share,
         stateful_step_count=40,
-        suppress_health_check=[HealthCheck.too_slow],
     )
     machine.TestCase().runTest()
 

@@ -393,6 +393,5 @@ Lifecycle.TestCase.settings = hypothesis.settings(
     # Each step is a transaction.
     max_examples=hypothesis.settings.default.max_examples // 4,
     stateful_step_count=30,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 TestLifecycle = Lifecycle.TestCase

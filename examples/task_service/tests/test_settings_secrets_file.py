@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from msk_auth import SigningKey, TokenProfile
@@ -159,12 +159,14 @@ def test_content_that_cannot_be_used_is_named_and_not_quoted(
     assert secret not in message
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=80))
-def test_any_other_content_is_refused_without_a_traceback(tmp_path: Path, text: str) -> None:
-    _write(tmp_path, text.encode("utf-8", "replace").decode())
+def test_any_other_content_is_refused_without_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    folder = tmp_path_factory.mktemp("secrets")
+    _write(folder, text.encode("utf-8", "replace").decode())
 
-    assert "Its content is invalid" in _refusal(tmp_path)
+    assert "Its content is invalid" in _refusal(folder)
 
 
 def test_what_is_no_file_or_cannot_be_made_is_refused(tmp_path: Path) -> None:
