@@ -27,7 +27,7 @@ from tests.integrations.adapters import ADAPTERS
 from tests.integrations.raw_websocket import Talk, talk
 from tests.ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.no_cover, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.integrations.served:app"

@@ -147,7 +147,7 @@ def postgres(namespace: str) -> Iterator[URL]:
             yield url
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -179,7 +179,7 @@ def process(host: Host, module: str, setup: str) -> Iterator[subprocess.Popen[st
         text=True,
     )
     with ExitStack() as stack:
-        stack.callback(started.wait, 20)
+        stack.callback(started.wait, 60)
         stack.callback(started.kill)
         for pipe in (started.stdin, started.stdout, started.stderr):
             assert pipe is not None

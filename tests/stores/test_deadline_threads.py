@@ -26,7 +26,7 @@ def test_a_thread_that_could_not_start_is_started_later(monkeypatch: pytest.Monk
     assert CURRENT.get() is None
     client, server = socket.socketpair()
     # So that the test ends where the deadline does not.
-    client.settimeout(10.0)
+    client.settimeout(60.0)
 
     def read() -> bytes:
         use = CURRENT.get()
@@ -61,7 +61,7 @@ waits.wait()
 
 def test_a_read_that_never_ends_keeps_no_process_from_ending() -> None:
     # As where a server's threads are daemons and the driver has no socket to shut down, such as PyMySQL's.
-    subprocess.run([sys.executable, "-c", NEVER_ENDS], timeout=30, check=True)
+    subprocess.run([sys.executable, "-c", NEVER_ENDS], timeout=60, check=True)
 
 
 AT_EXIT = """
@@ -86,6 +86,6 @@ atexit.register(flush)
 
 def test_what_runs_at_exit_writes_where_no_thread_can_start() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", AT_EXIT], timeout=30, check=True, capture_output=True, text=True
+        [sys.executable, "-c", AT_EXIT], timeout=60, check=True, capture_output=True, text=True
     )
     assert (ended.stdout, ended.stderr) == ("written\n", "")

@@ -29,7 +29,7 @@ from msk_auth.stores.sqlalchemy import (
 from msk_auth.stores.sqlalchemy._servers import StandbyError
 from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
-pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 BOUND_SECONDS = 5.0
 CUT_SECONDS = 8.0

@@ -191,7 +191,7 @@ async def test_head_of_a_log_does_not_wait_for_the_run(service: Service, user: C
 
 
 async def test_a_silent_log_sends_heartbeats(service: Service, user: Caller) -> None:
-    run_id = await start(user, "sleep 10")
+    run_id = await start(user, "sleep 600")
     async with on_a_port(service) as origin, following(origin, token_of(user), run_id) as response:
         line = asyncio.ensure_future(anext(response.aiter_lines()))
         async with asyncio.timeout(60):

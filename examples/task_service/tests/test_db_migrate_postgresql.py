@@ -142,7 +142,7 @@ async def test_a_process_that_waits_for_another_to_migrate_does_not_delay_it(
         await eventually(lambda: "another process that migrates" in caplog.text)
         # An index that the other one builds concurrently would wait for every snapshot.
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
-            await other.execute("SET lock_timeout = '5s'")
+            await other.execute("SET lock_timeout = '60s'")
             await other.execute("CREATE INDEX CONCURRENTLY somebodys ON users (created_at)")
         assert not migrating.done()
     await migrating

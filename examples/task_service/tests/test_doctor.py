@@ -79,7 +79,10 @@ async def test_a_healthy_deployment(tmp_path: Path, url: str) -> None:
     db = Database.open(url)
     await agree_on_secrets(db, secrets.fingerprints)
     await db.close()
-    await execute(url, "INSERT INTO procrastinate_workers DEFAULT VALUES")
+    await execute(
+        url,
+        "INSERT INTO procrastinate_workers (last_heartbeat) VALUES (now() + interval '1 hour')",
+    )
     code, found = await examined(data, DATABASE_URL=url)
     assert code == 0
     assert found["schema"] == "ok this version's"

@@ -62,7 +62,7 @@ class Clients:
             thread.start()
         time.sleep(kill_after)
         self._service.process.send_signal(signal.SIGKILL)
-        self._service.process.wait(30)
+        self._service.process.wait(60)
         for thread in threads:
             thread.join(60)
 

@@ -306,7 +306,8 @@ async def test_the_job_of_a_killed_worker_is_deleted(deployment: Deployment) -> 
     for _ in range(2):
         await deployment.request()
     await deployment.execute(
-        "WITH living AS (INSERT INTO procrastinate_workers (last_heartbeat) VALUES (now()) RETURNING id)"
+        "WITH living AS (INSERT INTO procrastinate_workers (last_heartbeat)"
+        " VALUES (now() + interval '1 hour') RETURNING id)"
         " UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT id FROM living)"
     )
     app = queue._app(parse_url(deployment.url))

@@ -100,7 +100,7 @@ def start_run(someone: Client, task_id: str) -> str:
     return str(someone.must("POST", f"/api/tasks/{task_id}/run", status=202)["id"])
 
 
-def wait_for_run(someone: Client, run_id: str, seconds: float = 60) -> dict[str, Any]:
+def wait_for_run(someone: Client, run_id: str, seconds: float = 120) -> dict[str, Any]:
     """The run, once it is over."""
 
     def is_over() -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ class Process:
         if self.status is None:
             signal.pidfd_send_signal(self.pidfd, number)
 
-    def wait(self, seconds: float = 40) -> int:
+    def wait(self, seconds: float = 90) -> int:
         """The exit status; -9 after a SIGKILL."""
         if self.status is None:
             poll = select.poll()

@@ -48,7 +48,7 @@ async def is_reached(url: str, *allowed: str) -> bool:
     networks = [LOOPBACK, *map(ip_network, allowed)]
     handler = HttpRequest(HandlerEnvironment(no_commands, networks), resolve=resolve)
     context = RunContext("run_1", 1, SystemClock(), NoLog())
-    result = await asyncio.wait_for(handler.run(HttpRequestParams(url=url), context), 30)
+    result = await asyncio.wait_for(handler.run(HttpRequestParams(url=url), context), 60)
     return result.exit_code == 0
 
 

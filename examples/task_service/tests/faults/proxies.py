@@ -83,9 +83,9 @@ def proxy(name: str, folder: Path, ports: list[int]) -> Iterator[int]:
     with (folder / f"{name}.output").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        until(lambda: process.poll() is not None or not can_listen(port), f"{name} listens", 30)
+        until(lambda: process.poll() is not None or not can_listen(port), f"{name} listens")
         assert process.poll() is None, (folder / f"{name}.output").read_text()
         yield port
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)

@@ -37,7 +37,7 @@ from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import Outcome, WorkerRuns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 Act = Callable[[Principal[User], User], Awaitable[object]]
 

@@ -25,7 +25,7 @@ from tests.databases import postgres_database
 
 from task_service.tasks.runner import LEASE
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.faults
 
 HOUR = 3600
 

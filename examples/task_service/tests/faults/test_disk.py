@@ -24,7 +24,7 @@ from examples.task_service.tests.faults.nursery import nursery, until
 from examples.task_service.tests.faults.shim import Shim
 from examples.task_service.tests.service_support import secrets_in
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.faults
 
 SMALL_DISK = 'mount -t tmpfs -o size=12m,mode=700 tmpfs "$0" && exec "$@"'
 

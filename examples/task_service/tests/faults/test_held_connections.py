@@ -21,7 +21,7 @@ from examples.task_service.tests.faults.deployment import (
 from examples.task_service.tests.faults.nursery import nursery, until
 from examples.task_service.tests.faults.proxies import HOST, proxy, tls
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.faults
 
 CONNECTIONS = 512
 HEAD = b"POST /api/auth/login HTTP/1.1\r\nHost: a\r\n"
@@ -81,18 +81,18 @@ def test_one_address_that_holds_512_connections_keeps_no_other_out(
     with ExitStack() as stack:
         for _ in range(CONNECTIONS):
             stack.callback(service.begin(name, request).close)
+        if kind == "bodies":
+            # At once: the proxy ends a body that does not come.
+            assert service.status_of(name, "/api/tasks", "127.0.0.1") == 429
         for _ in range(20):
             assert service.status_of(name, "/healthz", "127.0.0.2") == 200
             assert service.status_of(name, "/readyz", "127.0.0.2") == 200
             assert service.status_of(name, "/api/tasks", "127.0.0.2") == 401
         # From the very address that holds them.
         assert service.status_of(name, "/healthz", "127.0.0.1") == 200
-        if kind == "bodies":
-            assert service.status_of(name, "/api/tasks", "127.0.0.1") == 429
     until(
         lambda: service.status_of(name, "/api/tasks", "127.0.0.1") == 401,
         "the address is served again",
-        20,
     )
 
 
@@ -104,6 +104,6 @@ def test_a_slow_request_is_ended_by_the_proxy(service: Proxied) -> None:
             for request in (HEAD, BODY)
         ]
         for connection in slow:
-            connection.settimeout(30)
+            connection.settimeout(60)
             # At most an answer that says so, and the end.
             assert connection.recv(100)[:12] in {b"", b"HTTP/1.1 408", b"HTTP/1.0 408"}

@@ -44,7 +44,7 @@ from task_service.db.migrate_postgresql import LOCK_SECONDS
 from task_service.secrets_file import load_or_create_secrets
 from task_service.settings import Settings
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.faults
 
 # A migration delays no other process for longer than its own wait for a table, and what this machine adds to that.
 BOUND = LOCK_SECONDS + 1.5

@@ -10,7 +10,7 @@ import sys
 import pytest
 from examples.task_service.tests.faults.nursery import ROOT
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.faults
 
 MODULE = "examples.task_service.tests.faults.own_addresses"
 

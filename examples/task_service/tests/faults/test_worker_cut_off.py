@@ -25,7 +25,7 @@ from tests.databases import postgres_database
 
 from task_service.tasks.runner import LEASE
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.faults
 
 # It writes down each tenth of a second in which it is at work, and who it is. A part of it has left its process group,
 # its session and its parent.
@@ -75,7 +75,7 @@ def test_a_worker_without_a_database_stops_before_another_one_begins(
             far.send(signal.SIGSTOP)
         else:
             cable.cut()
-        run = wait_for_run(admin, run_id, 100)
+        run = wait_for_run(admin, run_id)
         assert run["state"] == "succeeded", run
         assert run["attempt"] == 2
         if fault == "frozen":
