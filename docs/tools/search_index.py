@@ -16,8 +16,6 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "explanation/interactive/": ["fresh login", "sudo mode"],
     "explanation/lease/": ["cache", "caching", "stale cache"],
     "explanation/performance/": ["benchmark", "latency", "performance", "slow", "speed"],
-    "how-to/a-key-leaked/": ["revoke a key", "leaked key", "compromised key", "incident"],
-    "how-to/administer-keys/": ["admin", "administrator", "staff"],
     "how-to/audit-log/": ["audit log", "history"],
     "how-to/background-work/": ["background task", "celery", "queue", "job"],
     "how-to/beside-sessions/": [
@@ -25,30 +23,34 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("revoke token", "all devices", "multiple backends", "change password"),
     ],
     "how-to/database/": ["migration", "alembic", "sqlalchemy", "postgresql", "sqlite", "mysql"],
-    "how-to/edit-keys/": ["rename a key", "tag"],
     "how-to/fastapi/": ["swagger", "authorize button", "authorization header"],
     "how-to/from-drf-api-key/": ["django", "rest framework", "import existing keys"],
     "how-to/from-fastapi-users/": ["registration", "password reset"],
     "how-to/from-flask-jwt-extended/": ["jwt_required", "blocklist", "blacklist"],
     "how-to/from-keyshield/": ["x-api-key"],
-    "how-to/hand-out-keys/": ["partner", "customer", "onboarding"],
     "how-to/identity-provider/": [
         # Not "keycloak": the search takes "key" for its beginning.
         *("auth0", "cognito", "entra id", "okta", "integration"),
         *("jwks", "oauth", "oidc", "openid connect", "sso"),
     ],
-    "how-to/key-activity/": ["last used", "usage", "statistics"],
-    "how-to/limit-networks/": ["ip address", "allowlist", "whitelist", "cidr"],
-    "how-to/limit-requests/": [
-        *("rate limits", "rate limiting", "throttle", "throttling", "quota", "429", "redis"),
+    "how-to/leaked-keys/": [
+        *("revoke a key", "leaked key", "compromised key", "incident", "secret scanning"),
+        *("pre-commit", "gitleaks", "trufflehog"),
     ],
-    "how-to/machine-routes/": ["webhook", "machine to machine"],
+    "how-to/manage-keys/": [
+        *("admin", "administrator", "staff", "rename a key", "tag", "partner", "customer"),
+        *("onboarding", "last used", "usage", "statistics"),
+    ],
     "how-to/open-connections/": ["websockets", "server-sent events", "streaming"],
-    "how-to/remind-before-expiry/": [
-        *("expire", "expiring", "expiration", "expiry date", "notification"),
+    "how-to/restrict-keys/": [
+        *("read only", "limit key", "ip address", "allowlist", "whitelist", "cidr", "rate limits"),
+        *("rate limiting", "throttle", "throttling", "quota", "429", "redis", "webhook"),
+        "machine to machine",
     ],
-    "how-to/rotate/": ["rotation", "renew", "pepper"],
-    "how-to/scan-for-keys/": ["secret scanning", "pre-commit", "gitleaks", "trufflehog"],
+    "how-to/rotate/": [
+        *("rotation", "renew", "pepper", "expire", "expiring", "expiration", "expiry date"),
+        "notification",
+    ],
     "how-to/service-accounts/": ["organisation", "organization", "tenant", "team", "bot"],
     "how-to/test-an-application/": [
         *("pytest", "tests", "testing", "test client", "fixture", "mock", "override dependency"),

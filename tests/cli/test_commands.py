@@ -171,8 +171,8 @@ def test_rules_of_another_prefix(run: Run) -> None:
 
 
 def test_the_guides_configuration_of_gitleaks_is_well_formed(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "how-to" / "scan-for-keys.md").read_text("utf-8")
-    script = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)[0]
+    page = (ROOT / "docs" / "how-to" / "leaked-keys.md").read_text("utf-8")
+    script = re.findall(r"```bash\n(printf .*?)```", page, re.DOTALL)[0]
     allowed = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0]
     path = f"{Path(sys.executable).parent}:{os.defpath}"
     subprocess.run(["bash", "-ec", script], cwd=tmp_path, env={"PATH": path}, check=True)
@@ -188,7 +188,7 @@ def test_the_guides_configuration_of_gitleaks_is_well_formed(tmp_path: Path) -> 
 
 
 def test_the_guide_shows_as_much_of_a_key_as_its_id() -> None:
-    page = (ROOT / "docs" / "how-to" / "scan-for-keys.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "leaked-keys.md").read_text("utf-8")
     (percent,) = {int(each) for each in re.findall(r"--redact=(\d+)", page)}
     # gitleaks keeps the rest, rounded to the nearest even number.
     assert KEY[: round(len(KEY) * (100 - percent) / 100)] == "msk_AAAAAAAAAAAA"
