@@ -40,7 +40,7 @@ PAGES = [
     "reference/api/events/",
     "reference/errors/",
     "reference/key-routes/",
-    "tutorials/fastapi/",
+    "tutorials/first-key/",
 ]
 
 # What users of djangorestframework-api-key, fastapi-users, flask-jwt-extended, keyshield and authlib look for, and where it is.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_TAB = re.compile(r'=== "(.+)"')
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Stands for anything. Outside of quotes it is a value.
 _ANY = "…"
@@ -31,9 +32,14 @@ class Block:
     shown: Block | None = None
 
 
-def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, each command with the output that is shown below it."""
-    text = page.read_text("utf-8")
+def blocks(page: Path, tab: str | None = None) -> list[Block]:
+    """The blocks of a page, each command with the output that is shown below it.
+
+    Args:
+        page: The page.
+        tab: The one tab that the reader has open. Without it, the blocks of all tabs.
+    """
+    text = "".join(_open(page.read_text("utf-8"), tab))
     matches = list(_FENCE.finditer(text))
     found: list[Block] = []
     for match in reversed(matches):
@@ -50,9 +56,23 @@ def blocks(page: Path) -> list[Block]:
     return found[::-1]
 
 
-def files(page: Path) -> Iterator[tuple[str, str]]:
+def _open(text: str, tab: str | None) -> Iterator[str]:
+    """The lines that are seen, those of tabs without their indent."""
+    opened: str | None = None
+    for line in text.splitlines(keepends=True):
+        title = _TAB.match(line)
+        if title is not None:
+            opened = title[1]
+        elif opened is None or not (line.startswith("    ") or line.isspace()):
+            opened = None
+            yield line
+        elif tab in {None, opened}:
+            yield line.removeprefix("    ")
+
+
+def files(page: Path, tab: str) -> Iterator[tuple[str, str]]:
     """The files that the reader makes, with their content."""
-    return ((block.title, block.text) for block in blocks(page) if block.title is not None)
+    return ((block.title, block.text) for block in blocks(page, tab) if block.title is not None)
 
 
 def matches(shown: Block, printed: str) -> bool:
