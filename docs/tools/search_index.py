@@ -75,7 +75,6 @@ WORDS: Final[Mapping[str, list[str]]] = {
 
 # Long pages and generated ones have every word somewhere.
 _BOOSTS: Final[Mapping[str, float]] = {
-    "explanation/decisions/": 0.1,
     "reference/api/testing/": 0.1,
     "reference/http-api/": 0.1,
     "reference/api/": 0.5,

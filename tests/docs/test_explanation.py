@@ -8,12 +8,15 @@ from pathlib import Path
 from tests.cases import case
 
 ROOT = Path(__file__).parents[2]
-EXPLANATION = ROOT / "docs" / "explanation"
+PAGES = [
+    ROOT / "tests" / "security" / "README.md",
+    *(ROOT / "docs" / "explanation").glob("*.md"),
+]
 
 CALLED_UPON = sorted(
     {
         (path, name)
-        for page in EXPLANATION.glob("*.md")
+        for page in PAGES
         for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text("utf-8"))
     }
 )
