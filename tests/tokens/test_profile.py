@@ -31,7 +31,7 @@ from tests.core.support import (
 from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
 from msk_auth import CredentialKind, KeyRing, Owner, Principal, SigningKey, TokenProfile
-from msk_auth.core.compact import ParsedToken, _decode_once
+from msk_auth.core.compact import ParsedToken
 from msk_auth.core.issuer import VerifiedToken
 from msk_auth.errors import ConfigurationError, CredentialRefused, InteractiveRequired, LoginTooOld
 from msk_auth.tokens import AlgorithmName
@@ -73,12 +73,10 @@ def test_a_token_without_a_session_and_with_a_login_just_now() -> None:
     assert claims.authenticated_at == NOW
 
 
-def test_every_issued_token_has_its_own_id() -> None:
-    ids = {
-        ParsedToken(profile().issue(subject="a", now=NOW, lifetime=HOUR)).claims["jti"]
-        for _ in range(100)
-    }
-    assert len(ids) == 100
+def test_every_issued_token_has_an_id_of_its_own_of_128_bits() -> None:
+    tokens = [profile().issue(subject="a", now=NOW, lifetime=HOUR) for _ in range(100)]
+    ids = {str(ParsedToken(token).claims["jti"]) for token in tokens}
+    assert (len(ids), {len(each) for each in ids}) == (100, {22})
 
 
 def test_moments_are_cut_to_whole_seconds_so_that_nothing_lies_in_the_future() -> None:
@@ -252,37 +250,18 @@ def test_our_audience_is_found_alone_or_in_a_list(audience: object) -> None:
     assert profile().verify(token(aud=audience), NOW).subject == "ann"
 
 
+# Values of other types are in `tests/security/test_jwt_attacks.py`.
 @pytest.mark.parametrize(
-    "audience",
+    "changes",
     [
-        None,
-        "",
-        "other",
-        AUDIENCE + "/",
-        AUDIENCE.upper(),
-        f"{AUDIENCE} other",
-        [],
-        ["other"],
-        [[AUDIENCE]],
-        [AUDIENCE, None],
-        [AUDIENCE, 1],
-        {AUDIENCE: True},
-        {"aud": AUDIENCE},
-        True,
-        1,
-        ISSUER,
+        *({"aud": audience} for audience in (AUDIENCE + "/", AUDIENCE.upper(), f"{AUDIENCE} other", ISSUER)),
+        *({"aud": audience} for audience in (["other"], [[AUDIENCE]], [AUDIENCE, None], {AUDIENCE: True})),
+        *({"iss": issuer} for issuer in (ISSUER + "/", ISSUER.upper(), [ISSUER])),
     ],
-    ids=range(16),
-)
-def test_every_other_audience_is_refused(audience: object) -> None:
-    assert refused(token(aud=audience)) == "token_invalid"
-
-
-@pytest.mark.parametrize(
-    "issuer", [None, "", "other", ISSUER + "/", ISSUER.upper(), [ISSUER], {ISSUER: 1}, 1, True]
-)
-def test_every_other_issuer_is_refused(issuer: object) -> None:
-    assert refused(token(iss=issuer)) == "token_invalid"
+    ids=repr,
+)  # fmt: skip
+def test_every_other_audience_and_issuer_is_refused(changes: dict[str, object]) -> None:
+    assert refused(token(**changes)) == "token_invalid"
 
 
 def test_a_token_of_another_issuer_is_left_to_that_one() -> None:
@@ -302,48 +281,6 @@ def test_a_token_of_another_issuer_is_left_to_that_one() -> None:
         ours.authenticate(ParsedToken(forged), NOW)
     with refused_with("token_invalid"):
         ours.verify(their_token, NOW)
-
-
-# Form (rules 1 and 2 of the profile): one of each; `tests/security/test_jwt_attacks.py` has them all.
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "a.b",
-        token() + "." + token(),
-        token() + "\u00e9",
-        token() + "=",
-        token()[:-1] + "!",
-        token()[:-2],
-        token(x="a" * 16_384),
-        sign("[]", valid_claims()),
-        sign(valid_header(), "{"),
-        sign(valid_header(), '{"x": NaN}'),
-        sign(valid_header(), '{"x": 1, "x": 1}'),
-        sign(valid_header(jku="x"), valid_claims()),
-        sign(valid_header(typ="JWT"), valid_claims()),
-        sign(valid_header(kid="k9"), valid_claims()),
-        sign(valid_header(alg="none"), valid_claims()),
-        token(sub=5),
-        token(iat="1"),
-    ],
-    ids=range(18),
-)
-def test_what_is_not_of_the_form_is_refused(text: str) -> None:
-    assert refused(text) == "token_invalid"
-
-
-@pytest.mark.parametrize(("length", "accepted"), [(16_384, True), (16_385, False)])
-def test_a_token_is_read_up_to_its_greatest_length(length: int, accepted: bool) -> None:
-    text = "e30.e30."
-    text += b64(bytes(length))[: length - len(text)]
-    if accepted:
-        assert ParsedToken(text).claims == {}
-    else:
-        with refused_with("token_invalid"):
-            ParsedToken(text)
 
 
 @pytest.mark.parametrize("claim", ["sub", "jti", "sid"])
@@ -595,28 +532,6 @@ def test_a_token_of_the_profile_that_another_library_made_is_accepted(
     assert profile(key).verify(made, NOW).subject == "ann"
 
 
-@pytest.mark.parametrize("algorithm", ["HS256", "ES256", "RS256"])
-def test_another_library_accepts_our_tokens(algorithm: AlgorithmName) -> None:
-    key = signing_key(algorithm)
-    now = datetime.now(UTC)
-    issued = profile(key).issue(subject="ann", now=now, lifetime=HOUR)
-    public = key.export() if algorithm == "HS256" else public_bytes(key)
-    claims = jwt.decode(
-        issued,
-        public,
-        algorithms=[key.header_name],
-        audience=AUDIENCE,
-        issuer=ISSUER,
-        options={"require": ["exp", "iat", "sub", "jti", "auth_time"]},
-    )
-    assert claims["sub"] == "ann"
-    assert jwt.get_unverified_header(issued) == {
-        "alg": signing_key(algorithm).header_name,
-        "kid": "k1",
-        "typ": "at+jwt",
-    }
-
-
 # The set-up.
 
 
@@ -668,28 +583,9 @@ def test_a_header_that_was_read_before_cannot_be_changed() -> None:
         first.header["alg"] = "none"  # type: ignore[index]
 
 
-def test_only_short_headers_are_kept() -> None:
-    _decode_once.cache_clear()
-    long = {**valid_header(), "kid": "k" * 300}
-    assert refused(sign(long, valid_claims())) == "token_invalid"
-    assert _decode_once.cache_info().currsize == 0
-    ParsedToken(token())
-    assert _decode_once.cache_info().currsize == 1
-
-
-def test_the_id_of_a_token_has_128_bits() -> None:
-    issued = profile().issue(subject="ann", now=NOW, lifetime=HOUR)
-    assert len(str(ParsedToken(issued).claims["jti"])) == 22
-
-
 def test_a_session_of_another_application_is_not_looked_for() -> None:
     verifier = profile(has_sessions=False)
     for has_sessions, session_id in ((True, "s1"), (False, None)):
         verifier = profile(has_sessions=has_sessions)
         verified = verifier.authenticate(ParsedToken(token(sid="s1")), NOW)
         assert (verified.session_id, verified.has_session) == (session_id, has_sessions)
-
-
-@pytest.mark.parametrize("kid", [["k1"], {"k1": 1}, 1, True])
-def test_the_id_of_a_key_is_text(kid: object) -> None:
-    assert refused(sign(valid_header(kid=kid), valid_claims())) == "token_invalid"
