@@ -36,7 +36,6 @@ from msk_auth import (
     KeyHasher,
     Owner,
     PepperRing,
-    Session,
     require,
     require_interactive,
 )
@@ -213,14 +212,6 @@ def test_a_rule_about_tokens_that_fails_makes_a_machine(make_world: MakeWorld) -
     assert world.events == [CredentialUsed(NOW, principal)]
 
 
-def test_after_a_failure_everything_works_again(world: World) -> None:
-    credential = place(world, "store", TimeoutError())
-    with pytest.raises(StoreUnavailable):
-        world.enter(credential)
-    world.store.fails = {}
-    assert world.enter(credential).owner.id == "ann"
-
-
 # The hook: called for every event, and without influence on any answer.
 
 
@@ -243,14 +234,6 @@ def test_a_hook_that_fails_changes_nothing(
         for event in ("KeyCreated", "CredentialUsed", "Refusal")
     ]
     assert type(error).__name__ in failures[0]
-
-
-def test_without_a_hook_everything_works(make_world: MakeWorld) -> None:
-    world = make_world(on_event=None)
-    created = world.create()
-    assert world.enter(created.value.reveal()).key_id == created.record.id
-    with pytest.raises(Problem):
-        world.enter("x")
 
 
 def test_events_come_after_what_they_report(make_world: MakeWorld) -> None:
@@ -309,17 +292,6 @@ def _owner(owner: Owner[str]) -> Callable[[str], Any]:
         return owner if owner_id == owner.id else None
 
     return find_owner
-
-
-async def asynchronous(*_: object) -> None:
-    """A look-up or hook of the wrong kind."""
-
-
-@pytest.mark.parametrize("name", ["find_owner", "find_session", "key_limits", "on_event"])
-def test_a_blocking_authenticator_takes_no_async_functions(name: str) -> None:
-    options: dict[str, Any] = {"find_owner": lambda _: None, name: asynchronous}
-    with pytest.raises(ConfigurationError, match=rf"{name} is async\. Use AsyncAuthenticator"):
-        Authenticator(MemoryKeyStore(), **options)
 
 
 # Authorising.
@@ -602,19 +574,6 @@ def test_a_login_is_used_again_too(make_world: MakeWorld) -> None:
     assert world.asked_owners == ["ann"]
 
 
-def test_no_lease_outlives_the_credential(make_world: MakeWorld) -> None:
-    world = make_world(lease=LEASE)
-    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + LEASE / 2)
-    created = world.create(lifetime=LEASE / 2)
-    world.enter(created.value.reveal())
-    world.enter(token())
-    world.clock.advance(LEASE / 2)
-    for credential, code in ((created.value.reveal(), "key_expired"), (token(), "token_revoked")):
-        with pytest.raises(Problem) as refused:
-            world.enter(credential)
-        assert refused.value.code == code
-
-
 def test_refusals_are_never_used_again(make_world: MakeWorld) -> None:
     world = make_world(lease=LEASE)
     created = world.create()
@@ -685,23 +644,6 @@ LONG = RecordedLease(timedelta(seconds=5), "long", 1)
 SHORT = RecordedLease(timedelta(milliseconds=50), "short", 1)
 
 
-def test_a_process_without_a_lease_waits_for_those_with_one(writer: WithRegister) -> None:
-    assert writer.wait() == 0
-    writer.store.inner.record_lease(SHORT)
-    writer.store.inner.record_lease(LONG)
-    assert 5 < writer.wait() < 5.1
-
-
-def test_a_process_waits_for_its_own_lease_even_if_the_register_was_lost(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world(lease=LEASE)
-    world.enter(world.create().value.reveal())
-    world.store.inner._leases.clear()
-    world.call("await_lease_expiry")
-    assert world.clock.slept[-1] > LEASE.total_seconds()
-
-
 def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(writer: WithRegister) -> None:
     writer.store.inner.record_lease(LONG)
     for mark in range(12):
@@ -718,57 +660,6 @@ def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(writer: WithRegi
     writer.pass_time(70)
     assert writer.wait() == 0
     assert writer.store.inner.recorded_leases() == ()
-
-
-def test_a_mark_that_moved_begins_anew(writer: WithRegister) -> None:
-    for mark in range(5):
-        writer.store.inner.record_lease(SHORT._replace(mark=mark))
-        assert writer.wait() > 0.05
-        writer.pass_time(3600)
-
-
-def test_an_entry_that_cannot_be_removed_is_not_waited_for(
-    writer: WithRegister, caplog: pytest.LogCaptureFixture
-) -> None:
-    writer.store.inner.record_lease(SHORT)
-    for _ in range(3):
-        assert writer.wait() > 0
-        writer.pass_time(70)
-    writer.store.fails = {"forget_lease": ConnectionError("read only")}
-    assert writer.wait() == 0
-    assert "could not remove a lease that is not in use" in caplog.text
-
-
-def test_a_process_that_uses_leases_removes_what_is_not_used_any_more(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world(lease=LEASE)
-    key = world.create().value.reveal()
-    world.store.inner.record_lease(LONG)
-    for _ in range(4):
-        world.enter(key)
-        world.clock.advance(timedelta(seconds=70))
-    (recorded,) = world.store.inner.recorded_leases()
-    assert recorded.duration == LEASE
-
-
-def test_a_lease_is_recorded_every_half_minute_and_looked_for_every_tenth_of_a_second(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world(lease=timedelta(microseconds=1))
-    key = world.create().value.reveal()
-    world.forget_calls()
-    for _ in range(700):
-        world.enter(key)
-        world.clock.advance(timedelta(milliseconds=101))
-    assert world.store.calls.count("recorded_leases") == 700
-    assert world.store.calls.count("record_lease") == 3
-    world.forget_calls()
-    for _ in range(99):
-        world.enter(key)
-        world.clock.advance(timedelta(milliseconds=1))
-    assert world.store.calls.count("recorded_leases") == 1
-    assert world.store.calls.count("find") == 99
 
 
 def test_a_backup_that_is_restored_cannot_lose_a_lease(make_world: MakeWorld) -> None:
@@ -793,34 +684,6 @@ def test_a_backup_that_is_restored_cannot_lose_a_lease(make_world: MakeWorld) ->
         marks.append(recorded.mark)
 
 
-def test_no_lease_is_granted_on_an_old_read_of_the_register(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world(lease=LEASE)
-    key = world.create().value.reveal()
-    record = world.store.inner.record_lease
-
-    def record_and_pause(lease: RecordedLease) -> None:
-        record(lease)
-        # The process is stopped, or its machine sleeps, between the look and the reads.
-        world.clock.advance(timedelta(hours=1))
-
-    world.store.inner.record_lease = record_and_pause  # type: ignore[method-assign]
-    world.enter(key)
-    assert len(world.auth._cache) == 0
-
-
-def test_where_the_longest_lease_is_not_known_the_longest_allowed_is_waited_for(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = make_world(lease=LEASE)
-    world.store.fails = {"recorded_leases": ConnectionError("gone")}
-    created = world.create()
-    assert world.call("revoke_key", world.login(), created.record.id).revoked_at == NOW
-    assert world.clock.slept[0] > 5
-    assert "could not read the longest lease" in caplog.text
-
-
 def test_a_clock_that_fails_is_a_503(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -842,28 +705,6 @@ def test_a_clock_that_fails_is_a_503(
             world.call(*operation)
 
 
-@pytest.mark.parametrize("step", ["recorded_leases", "record_lease"])
-def test_a_lease_that_cannot_be_recorded_is_not_used(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture, step: str
-) -> None:
-    world = make_world(lease=LEASE)
-    key = world.create().value.reveal()
-    world.store.fails = {step: ConnectionError("gone")}
-    world.enter(key)
-    world.enter(key)
-    assert world.store.calls.count("find") == 2
-    assert "could not record the lease" in caplog.text
-    # The register is not asked again for a second: no request should wait for it in vain.
-    assert world.store.calls.count(step) == 1
-    world.store.fails = {}
-    world.enter(key)
-    assert world.store.calls.count("find") == 3
-    world.clock.advance(SECOND)
-    world.enter(key)
-    world.enter(key)
-    assert world.store.calls.count("find") == 4
-
-
 @pytest.mark.parametrize("headers", [[], ["Bearer x"] * 2, ["Bearer " + "x" * 9000], ["é"]])
 def test_what_could_never_be_accepted_takes_no_place(
     make_world: MakeWorld, headers: list[str]
@@ -872,26 +713,6 @@ def test_what_could_never_be_accepted_takes_no_place(
     with pytest.raises(Problem):
         world.call("authenticate", headers)
     assert world.store.calls == []
-
-
-@pytest.mark.parametrize(
-    "lease", [timedelta(0), -LEASE, timedelta(seconds=5, microseconds=1), 0.25, True, "250 ms"]
-)
-def test_a_lease_out_of_range_is_refused_while_starting(make_world: MakeWorld, lease: Any) -> None:
-    with pytest.raises(ConfigurationError, match="A lease must be"):
-        make_world(lease=lease)
-
-
-def test_a_cache_without_room_is_refused_while_starting(make_world: MakeWorld) -> None:
-    with pytest.raises(ConfigurationError, match="at least 1"):
-        make_world(lease=LEASE, lease_entries=0)
-
-
-def test_a_store_that_cannot_record_leases_is_refused_while_starting() -> None:
-    with pytest.raises(ConfigurationError, match="cannot record leases"):
-        Authenticator(ScriptedStore("sync"), find_owner=lambda _: None, lease=LEASE)
-    with pytest.raises(ConfigurationError, match="cannot record leases"):
-        AsyncAuthenticator(ScriptedStore("async"), find_owner=lambda _: None, lease=LEASE)  # type: ignore[arg-type, return-value]
 
 
 class Proxy:
@@ -1273,20 +1094,3 @@ async def test_a_slow_digest_leaves_the_loop_free_and_is_bounded() -> None:
         assert at_once == 2
         release.set()
     assert most == 2
-
-
-@ON_A_LOOP
-async def test_a_thousand_requests_at_once_write_one_use() -> None:
-    here = Awaiting()
-    created = await here.create()
-    batches: list[Any] = []
-    touch = here.store.touch
-
-    async def note(last_used: Any) -> None:
-        batches.append(dict(last_used))
-        await touch(last_used)
-
-    here.store.touch = note  # type: ignore[method-assign]
-    await asyncio.gather(*(here.use(created) for _ in range(1000)))
-    await here.auth.flush()
-    assert batches == [{created.record.id: NOW}]
