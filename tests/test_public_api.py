@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import re
 import subprocess
@@ -16,7 +15,7 @@ from tests.cases import case
 import msk_auth
 import msk_auth.stores
 from msk_auth import errors, events
-from msk_auth.errors import ConfigurationError, MskAuthError, Problem
+from msk_auth.errors import MskAuthError, Problem
 
 ROOT = Path(__file__).parents[1]
 
@@ -124,36 +123,7 @@ def test_every_public_name_has_a_docstring() -> None:
             assert len(text) > 20
 
 
-def public_members() -> list[tuple[str, Any]]:
-    return [
-        (f"{name}.{member}", value)
-        for name, definition in DEFINITIONS.items()
-        if inspect.isclass(definition)
-        for member, value in vars(definition).items()
-        if not member.startswith("_")
-        and (inspect.isfunction(value) or isinstance(value, property | classmethod | staticmethod))
-    ]
-
-
-def test_every_public_method_has_a_docstring() -> None:
-    # A method that overrides another one may leave the words to it.
-    inherits = {"challenge", "members", "filter"}
-    without = [
-        name
-        for name, member in public_members()
-        if not inspect.getdoc(member) and getattr(member, "__name__", "") not in inherits
-    ]
-    assert without == []
-
-
 # Errors.
-
-
-def test_every_error_is_of_the_one_tree() -> None:
-    for name, error in ERRORS.items():
-        with case(name):
-            assert issubclass(error, MskAuthError)
-            assert error in {MskAuthError, ConfigurationError} or issubclass(error, Problem)
 
 
 def documented_codes() -> dict[str, int]:
@@ -203,54 +173,23 @@ def test_no_other_codes_are_documented_than_are_answered_with() -> None:
     assert [code for code in documented_codes() if f'"{code}"' not in text] == []
 
 
-# What importing costs.
+# What no application pays for that does not use it. An event loop takes as long to load as everything else of the library.
+NOT_LOADED = {
+    *("jwt", "cryptography", "argon2", "sqlalchemy", "alembic", "pydantic", "anyio"),
+    *("fastapi", "starlette", "flask", "litestar", "werkzeug"),
+    *("asyncio", "concurrent.futures", "ssl", "msk_auth.batching"),
+    *("msk_auth.stores", "msk_auth.integrations", "msk_auth.leaks", "msk_auth.testing"),
+    *("msk_auth.argon2", "msk_auth.cli"),
+}
 
 
-def loaded_by_import() -> set[str]:
+def test_importing_loads_nothing_optional() -> None:
     code = "import sys; before = set(sys.modules); import msk_auth; print(*(set(sys.modules) - before))"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    return set(result.stdout.split())
-
-
-def test_importing_loads_no_cryptography_and_nothing_optional() -> None:
-    loaded = {name.partition(".")[0] for name in loaded_by_import()}
-    heavy = {"jwt", "cryptography", "argon2", "sqlalchemy", "alembic", "pydantic", "anyio"}
-    frameworks = {"fastapi", "starlette", "flask", "litestar", "werkzeug"}
-    assert loaded & (heavy | frameworks) == set()
-
-
-def test_importing_loads_no_event_loop() -> None:
-    """It takes as long to load as everything else of the library, and a blocking application has no use for it."""
-    assert (
-        loaded_by_import() & {"asyncio", "concurrent.futures", "ssl", "msk_auth.batching"} == set()
-    )
-
-
-def test_importing_loads_none_of_its_own_optional_modules() -> None:
-    loaded = loaded_by_import()
-    assert not {
-        name
-        for name in loaded
-        if name.startswith(
-            (
-                "msk_auth.stores",
-                "msk_auth.integrations",
-                "msk_auth.leaks",
-                "msk_auth.testing",
-                "msk_auth.argon2",
-                "msk_auth.cli",
-            )
-        )
-    }
-
-
-def test_the_package_is_marked_as_typed() -> None:
-    spec = importlib.util.find_spec("msk_auth")
-    assert spec is not None
-    assert spec.origin is not None
-    assert (Path(spec.origin).parent / "py.typed").exists()
+    assert "msk_auth" in result.stdout.split()
+    assert NOT_LOADED.intersection(result.stdout.split()) == set()
 
 
 def test_the_version_is_the_distributions() -> None:
