@@ -37,6 +37,57 @@ ADAPTERS = {
     for name in ("fastapi", "starlette", "litestar", "flask")
     if find_spec(name) is not None
 }
+NAMES = {
+    "fastapi": "FastAPIAuth",
+    "starlette": "StarletteAuth",
+    "litestar": "LitestarAuth",
+    "flask": "FlaskAuth",
+}
+
+
+def adapter_of(name: str, *arguments: Any, **options: Any) -> Any:
+    """An adapter, made with these arguments."""
+    module = import_module(f"msk_auth.integrations.{name}")
+    return getattr(module, NAMES[name])(*arguments, **options)
+
+
+def mounted(name: str, auth: Any, *routes: Any, **options: Any) -> Any:
+    """An application with some of the library's routes and nothing else, as ASGI.
+
+    Args:
+        name: The framework.
+        auth: Its adapter.
+        routes: What methods of the adapter made.
+        options: Of its `install`, where the framework has one.
+    """
+    match name:
+        case "fastapi":
+            from fastapi import FastAPI
+
+            app: Any = auth.install(FastAPI(), **options)
+            for router in routes:
+                app.include_router(router)
+        case "starlette":
+            from starlette.applications import Starlette
+
+            rows = [row for each in routes for row in (each if isinstance(each, list) else [each])]
+            app = auth.install(Starlette(routes=rows), **options)
+        case "litestar":
+            from litestar import Litestar
+
+            app = Litestar(list(routes), plugins=[auth], logging_config=None)
+        case _:
+            from flask import Flask
+            from tests.integrations.flask_app import WsgiBridge
+
+            flask = Flask(__name__)
+            auth.init_app(flask, **options)
+            for blueprint in routes:
+                flask.register_blueprint(blueprint)
+            app = WsgiBridge(flask)
+    return app
+
+
 STARLETTE_BASED = [name for name in ("fastapi", "starlette") if name in ADAPTERS]
 WITH_WEBSOCKETS = [name for name in ADAPTERS if name != "flask"]
 GUARDED = [

@@ -26,9 +26,12 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 
 
 def fastapi_app(
-    authenticator: AsyncAuthenticator[User] | Authenticator[User], *, late: bool = False
+    authenticator: AsyncAuthenticator[User] | Authenticator[User],
+    *,
+    late: bool = False,
+    **options: Any,
 ) -> FastAPI:
-    auth = FastAPIAuth[User](None if late else authenticator)
+    auth = FastAPIAuth[User](None if late else authenticator, **options)
     app = FastAPI()
     auth.install(app, authenticator if late else None, errors="all")
     app.include_router(auth.key_routes(prefix="/api/keys"))

@@ -32,6 +32,7 @@ def flask_app(
     *,
     late: bool = False,
     extend: Callable[[Flask], Routes] | None = None,
+    **options: Any,
 ) -> WsgiBridge:
     """The application.
 
@@ -39,10 +40,11 @@ def flask_app(
         authenticator: Decides.
         late: Whether the guards are made before the authenticator, and some of them guard a blueprint.
         extend: Makes the routes of an extension, for the views that have a guard.
+        options: Of the adapter.
     """
     app = Flask(__name__)
     used = authenticator if isinstance(authenticator, Authenticator) else blocking(authenticator)
-    auth = FlaskAuth[User](None if late else used)
+    auth = FlaskAuth[User](None if late else used, **options)
     auth.init_app(app, used if late else None, errors="all")
     app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
     some = auth.key_routes(

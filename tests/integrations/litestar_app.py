@@ -29,9 +29,12 @@ Current = NamedDependency[Principal[User]]
 
 
 def litestar_app(
-    authenticator: AsyncAuthenticator[User] | Authenticator[User], *, late: bool = False
+    authenticator: AsyncAuthenticator[User] | Authenticator[User],
+    *,
+    late: bool = False,
+    **options: Any,
 ) -> Litestar:
-    auth = LitestarAuth[User](None if late else authenticator, errors="all")
+    auth = LitestarAuth[User](None if late else authenticator, errors="all", **options)
 
     @get("/public", opt=auth.public)
     async def public() -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.applications import Starlette
 from starlette.endpoints import WebSocketEndpoint
 from starlette.requests import Request
@@ -27,9 +29,12 @@ from msk_auth.integrations.starlette import StarletteAuth
 
 
 def starlette_app(
-    authenticator: AsyncAuthenticator[User] | Authenticator[User], *, late: bool = False
+    authenticator: AsyncAuthenticator[User] | Authenticator[User],
+    *,
+    late: bool = False,
+    **options: Any,
 ) -> Starlette:
-    auth = StarletteAuth[User](None if late else authenticator)
+    auth = StarletteAuth[User](None if late else authenticator, **options)
 
     async def public(request: Request) -> Response:
         return JSONResponse({"public": True})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.contract.adapter import MAX_AGE, World, make_world
-from tests.integrations.adapters import ADAPTERS, send
+from tests.integrations.adapters import ADAPTERS, adapter_of, mounted, send
 
 from msk_auth import AdminKeys, AsyncAdminKeys
 from msk_auth.errors import ConfigurationError
@@ -21,55 +20,8 @@ PERMISSION = "admin:config"
 
 def adapter(name: str, world: World) -> tuple[Any, Any, Any]:
     """An adapter, its authenticator, and what makes the keys of its kind."""
-    module = import_module(f"msk_auth.integrations.{name}")
-    (kind,) = [each for each in module.__all__ if each.lower() == f"{name}auth"]
     used: Any = world.blocking if name == "flask" else world.authenticator
-    return getattr(module, kind)(used), used, AdminKeys if name == "flask" else AsyncAdminKeys
-
-
-def application(name: str, auth: Any, *mounted: Any) -> Any:
-    """A minimal application with these routes, as ASGI."""
-    return _MAKERS[name](auth, mounted)
-
-
-def _fastapi(auth: Any, mounted: Any) -> Any:
-    from fastapi import FastAPI
-
-    app = auth.install(FastAPI())
-    for router in mounted:
-        app.include_router(router)
-    return app
-
-
-def _starlette(auth: Any, mounted: Any) -> Any:
-    from starlette.applications import Starlette
-
-    return auth.install(Starlette(routes=[route for routes in mounted for route in routes]))
-
-
-def _litestar(auth: Any, mounted: Any) -> Any:
-    from litestar import Litestar
-
-    return Litestar(mounted, plugins=[auth], logging_config=None)
-
-
-def _flask(auth: Any, mounted: Any) -> Any:
-    from flask import Flask
-    from tests.integrations.flask_app import WsgiBridge
-
-    app = Flask(__name__)
-    auth.init_app(app)
-    for blueprint in mounted:
-        app.register_blueprint(blueprint)
-    return WsgiBridge(app)
-
-
-_MAKERS: dict[str, Callable[..., Any]] = {
-    "fastapi": _fastapi,
-    "starlette": _starlette,
-    "litestar": _litestar,
-    "flask": _flask,
-}
+    return adapter_of(name, used), used, AdminKeys if name == "flask" else AsyncAdminKeys
 
 
 def named(name: str, blueprint: str) -> dict[str, str]:
@@ -89,7 +41,7 @@ async def test_an_application_lists_with_any_login_and_revokes_with_a_recent_one
         operations=["revoke_any_key"],
         **named(name, "b"),
     )
-    app = application(name, auth, lists, revokes)
+    app = mounted(name, auth, lists, revokes)
     old = world.bearer("jwt_admin_old")
     one = f"/api/admin/keys/{world.names['key_bob_id']}/revoke".encode()
     assert (await send(app, "GET", b"/api/admin/keys", old)).status == 200
@@ -105,7 +57,7 @@ async def test_the_keys_of_another_authenticator_are_an_error_of_the_application
     world, other = make_world(), make_world()
     auth, _, keys = adapter(name, world)
     _, used, _ = adapter(name, other)
-    app = application(name, auth, auth.admin_key_routes(keys(used, PERMISSION)))
+    app = mounted(name, auth, auth.admin_key_routes(keys(used, PERMISSION)))
     status = 500
     # Starlette lets its server answer for what the application raises.
     with suppress(ConfigurationError):
@@ -113,10 +65,13 @@ async def test_the_keys_of_another_authenticator_are_an_error_of_the_application
     assert status == 500
 
 
-@pytest.mark.parametrize("path", ["api/admin/keys", "/api/admin/keys/", "", "/"])
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_paths_that_do_not_work(name: str, path: str) -> None:
+def test_paths_that_do_not_work(name: str) -> None:
     auth, used, keys = adapter(name, make_world())
     argument = {"flask": "url_prefix", "litestar": "path"}.get(name, "prefix")
-    with pytest.raises(ConfigurationError, match="such as '/api/admin/keys'"):
-        auth.admin_key_routes(keys(used, PERMISSION), **{argument: path})
+    for path in ("api/keys", "/api/keys/", "", "/"):
+        with case(path):
+            with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
+                auth.key_routes(**{argument: path})
+            with pytest.raises(ConfigurationError, match="such as '/api/admin/keys'"):
+                auth.admin_key_routes(keys(used, PERMISSION), **{argument: path})
