@@ -31,9 +31,6 @@ from msk_auth.errors import CredentialsMissing, KeyLimitReached, Problem
 from msk_auth.integrations.flask import FlaskAuth
 from msk_auth.testing import BackgroundLoop
 
-# Whether an exception leaves the application; None is Flask's default.
-PRODUCTION = [None, False]
-
 
 def class_of(base: type, rule: str, views: dict[str, Any]) -> type:
     """A class-based view, from its attributes; those in capitals are its methods."""
@@ -100,18 +97,8 @@ def loop() -> Iterator[BackgroundLoop]:
         yield loop
 
 
-@pytest.fixture(scope="class", params=PRODUCTION)
-def propagates(request: pytest.FixtureRequest) -> bool | None:
-    given: bool | None = request.param
-    return given
-
-
-def driver_of(
-    loop: BackgroundLoop, world: World, extension: str, *, propagates: bool | None, **more: Any
-) -> Driver:
-    bridge = flask_app(world.authenticator, extend=EXTENSIONS[extension], **more)
-    bridge.app.config.update(TESTING=False, PROPAGATE_EXCEPTIONS=propagates)
-    return Driver(loop, bridge, stays=True)
+def driver_of(loop: BackgroundLoop, world: World, extension: str) -> Driver:
+    return Driver(loop, flask_app(world.authenticator, extend=EXTENSIONS[extension]), stays=True)
 
 
 class TestContract(AdapterContract):
@@ -123,35 +110,24 @@ class TestContract(AdapterContract):
     @pytest.fixture(scope="class", params=EXTENSIONS)
     @classmethod
     def driver(
-        cls,
-        request: pytest.FixtureRequest,
-        world: World,
-        loop: BackgroundLoop,
-        propagates: bool | None,
+        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
     ) -> AdapterDriver:
-        return driver_of(loop, world, request.param, propagates=propagates)
+        return driver_of(loop, world, request.param)
 
 
 class TestStreams(StreamContract):
     @pytest.fixture(scope="class", params=EXTENSIONS)
     @classmethod
     def driver(
-        cls,
-        request: pytest.FixtureRequest,
-        world: World,
-        loop: BackgroundLoop,
-        propagates: bool | None,
+        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
     ) -> AdapterDriver:
-        return driver_of(loop, world, request.param, propagates=propagates)
+        return driver_of(loop, world, request.param)
 
 
-@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("extension", EXTENSIONS)
-def test_every_route_gives_its_answer(
-    extension: str, late: bool, propagates: bool | None, loop: BackgroundLoop
-) -> None:
+def test_every_route_gives_its_answer(extension: str, loop: BackgroundLoop) -> None:
     world = make_world()
-    driver = driver_of(loop, world, extension, propagates=propagates, late=late)
+    driver = driver_of(loop, world, extension)
     for case in CASES:
         world.reset()
         check(case, ask(driver, world, case), world)
@@ -242,10 +218,9 @@ REFUSED = {None: (401, "credentials_missing"), "key_read": (403, "permission_den
 @pytest.mark.parametrize("testing", [False, True])
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("extension", REPLACING)
-def test_a_guard_returns_the_refusal(
-    extension: str, guard: str, testing: bool, propagates: bool | None
-) -> None:
-    site = Extended(extension, TESTING=testing, PROPAGATE_EXCEPTIONS=propagates)
+def test_a_guard_returns_the_refusal(extension: str, guard: str, testing: bool) -> None:
+    # In a test of the application exceptions leave it.
+    site = Extended(extension, TESTING=testing)
     GUARDS[guard](site, site.auth.require("tasks:run"))
     plain = Site(site.world)
     plain.app.get("/tasks")(plain.auth.require("tasks:run")(plain.view()))
@@ -294,8 +269,8 @@ def test_refusals_as_http_errors(extension: str) -> None:
 
 
 @pytest.mark.parametrize("extension", REPLACING)
-def test_a_problem_in_a_view_gets_its_answer(extension: str, propagates: bool | None) -> None:
-    site = Extended(extension, PROPAGATE_EXCEPTIONS=propagates)
+def test_a_problem_in_a_view_gets_its_answer(extension: str) -> None:
+    site = Extended(extension)
 
     def get(*_: Any) -> Any:
         raise KeyLimitReached(1)
@@ -309,10 +284,8 @@ def test_a_problem_in_a_view_gets_its_answer(extension: str, propagates: bool | 
 
 @pytest.mark.parametrize("wrap", [Extended.marshalled, lambda _, view: hide(view)])
 @pytest.mark.parametrize("extension", REPLACING)
-def test_no_decorator_above_a_guard_makes_an_answer_of_a_problem(
-    extension: str, wrap: Any, propagates: bool | None
-) -> None:
-    site = Extended(extension, PROPAGATE_EXCEPTIONS=propagates)
+def test_no_decorator_above_a_guard_makes_an_answer_of_a_problem(extension: str, wrap: Any) -> None:
+    site = Extended(extension)
 
     def get(*_: Any) -> Any:
         raise CredentialsMissing
@@ -337,9 +310,9 @@ def test_where_http_errors_are_trapped_a_refusal_stays_one() -> None:
 @pytest.mark.parametrize("attribute", ["decorators", "method_decorators"])
 @pytest.mark.parametrize("extension", REPLACING)
 def test_no_decorator_of_a_class_makes_an_answer_of_a_problem(
-    extension: str, attribute: str, propagates: bool | None
+    extension: str, attribute: str
 ) -> None:
-    site = Extended(extension, PROPAGATE_EXCEPTIONS=propagates)
+    site = Extended(extension)
 
     def get(*_: Any) -> Any:
         raise CredentialsMissing
@@ -352,8 +325,8 @@ def test_no_decorator_of_a_class_makes_an_answer_of_a_problem(
 
 
 @pytest.mark.parametrize("extension", REPLACING)
-def test_a_problem_passes_the_guard_of_a_class(extension: str, propagates: bool | None) -> None:
-    site = Extended(extension, PROPAGATE_EXCEPTIONS=propagates)
+def test_a_problem_passes_the_guard_of_a_class(extension: str) -> None:
+    site = Extended(extension)
 
     def get(*_: Any) -> Any:
         raise KeyLimitReached(1)
