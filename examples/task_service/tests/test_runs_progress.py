@@ -70,8 +70,8 @@ def reported(*pieces: str) -> tuple[str, list[tuple[float, str | None]]]:
     """What is left for the log, and what was reported."""
     reports: list[tuple[float, str | None]] = []
     lines = ProgressLines(lambda fraction, text: reports.append((fraction, text)))
-    left = "".join(lines.feed(piece) for piece in pieces)
-    return left + lines.rest(), reports
+    left = "".join(map(lines.feed, pieces))
+    return left + lines.feed("", is_over=True), reports
 
 
 @pytest.mark.parametrize(

@@ -157,24 +157,26 @@ async def _run(program: str, argv: list[str], context: RunContext) -> int:
             env={"PATH": COMMAND_PATH, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder},
             start_new_session=True,
         )
-        assert process.stdin is not None  # noqa: S101 - a pipe
+        # All three are pipes.
+        assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018
         renewing = asyncio.create_task(_renew(process.stdin, context))
-        ended = asyncio.ensure_future(_until_ended(process, context))
+        ended = asyncio.gather(
+            _copy(process.stdout, "stdout", context),
+            _copy(process.stderr, "stderr", context),
+            process.wait(),
+        )
         try:
-            return await asyncio.shield(ended)
-        except asyncio.CancelledError:
+            await asyncio.shield(ended)
+        finally:
             renewing.cancel()
             process.stdin.close()
             if process.returncode is None:
                 # A supervisor that was stopped (SIGSTOP) would never read it.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGCONT)
-            # Its output while it cleans up still belongs in the log.
-            await ended
-            raise
-        finally:
-            renewing.cancel()
-            process.stdin.close()
+            # The output of a command that cleans up still belongs in the log.
+            _, _, code = await ended
+        return code
 
 
 async def _renew(supervisor_input: asyncio.StreamWriter, context: RunContext) -> None:
@@ -191,27 +193,17 @@ def _machine_time(context: RunContext) -> float:
     return now + (context.lease.until - context.clock.monotonic())
 
 
-async def _until_ended(process: asyncio.subprocess.Process, context: RunContext) -> int:
-    assert process.stdout is not None  # noqa: S101 - both are pipes
-    assert process.stderr is not None  # noqa: S101
-    await asyncio.gather(
-        _copy(process.stdout, "stdout", context), _copy(process.stderr, "stderr", context)
-    )
-    return await process.wait()
-
-
 async def _copy(source: asyncio.StreamReader, stream: Stream, context: RunContext) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     lines = ProgressLines(context.report_progress) if stream == "stdout" else None
-    while chunk := await source.read(_READ_BYTES):
-        text = decoder.decode(chunk)
-        if lines is not None:
-            text = lines.feed(text)
-        context.log(stream, text)
+    is_over = False
+    while not is_over:
+        chunk = await source.read(_READ_BYTES)
+        is_over = not chunk
+        text = decoder.decode(chunk, final=is_over)
+        context.log(stream, text if lines is None else lines.feed(text, is_over=is_over))
         if context.log_full:
             await asyncio.sleep(_FLOOD_PAUSE)
-    rest = decoder.decode(b"", final=True)
-    context.log(stream, rest if lines is None else lines.feed(rest) + lines.rest())
 
 
 class ProgressLines:
@@ -230,30 +222,27 @@ class ProgressLines:
         self._held = ""
         self._at_line_start = True
 
-    def feed(self, text: str) -> str:
+    def feed(self, text: str, *, is_over: bool = False) -> str:
         """Take a piece of output and return what belongs in the log.
 
         The beginning of a line that may be a report is held back until the rest of it arrives.
+
+        Args:
+            text: The piece.
+            is_over: Whether it is the last one.
         """
         text = self._held + text
-        self._held = ""
         begun = ""
         if not self._at_line_start:
             begun, newline, text = text.partition("\n")
             begun += newline
             if not newline:
                 return begun
-        cut = text.rfind("\n") + 1
+        cut = len(text) if is_over else text.rfind("\n") + 1
         lines, tail = text[:cut], text[cut:]
-        if _may_be_a_report(tail):
-            self._held, tail = tail, ""
+        self._held, tail = (tail, "") if _may_be_a_report(tail) else ("", tail)
         self._at_line_start = not tail
         return begun + _PROGRESS_LINE.sub(self._report_or_keep, lines) + tail
-
-    def rest(self) -> str:
-        """What was held back, at the end of the output."""
-        held, self._held = self._held, ""
-        return _PROGRESS_LINE.sub(self._report_or_keep, held)
 
     def _report_or_keep(self, line: re.Match[str]) -> str:
         fraction = float(line["percent"]) / 100
@@ -264,8 +253,6 @@ class ProgressLines:
 
 
 def _may_be_a_report(tail: str) -> bool:
-    return (
-        tail != ""
-        and len(tail) <= _MAX_PROGRESS_LINE
-        and _PROGRESS_MARK.startswith(tail[: len(_PROGRESS_MARK)])
+    return len(tail) <= _MAX_PROGRESS_LINE and _PROGRESS_MARK.startswith(
+        tail[: len(_PROGRESS_MARK)]
     )

@@ -51,8 +51,6 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 # How often it looks at the clock, since select() does not count the time in which the machine sleeps, and for its guard.
 _CLOCK_SECONDS = 1.0
-# Orphans that end faster than they are reaped must not keep the supervisor from reading the clock.
-_REAPED_AT_ONCE = 1000
 
 
 def main(folder: str, until: float, program: str, argv: list[str]) -> int:
@@ -94,28 +92,36 @@ def _supervise(guard: int, until: float, program: str, argv: list[str]) -> int:
     child_ended = _pipe_of_ended_children()
     try:
         # Kept until the end: a Popen without references reaps its process.
-        process = subprocess.Popen(  # noqa: S603 - without a shell is the point
+        command = subprocess.Popen(  # noqa: S603 - without a shell is the point
             argv, executable=program, stdin=subprocess.DEVNULL, start_new_session=True
         )
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
         return CANNOT_START
     # Without a thread: an interpreter that exits while it has another thread can crash, and its exit status is the command's.
-    is_lease_over = False
-    while (code := _reap(process.pid)) is None:
-        left = max(0.0, until - _now())
-        readable, _, _ = select.select([0, child_ended], [], [], min(_CLOCK_SECONDS, left))
-        if child_ended in readable:
-            os.read(child_ended, 4096)
-        renewals = os.read(0, 65536) if 0 in readable else None
-        if renewals:
-            (until,) = struct.unpack("d", renewals[-8:])
-        is_lease_over = _now() >= until
-        if is_lease_over or renewals == b"" or os.getppid() != guard:
-            code = _terminate(process.pid, child_ended)
-            break
-    _signal_group(process.pid, signal.SIGKILL)
-    return -LEASE_OVER if is_lease_over else exit_status(code)
+    inputs, is_closed, is_lease_over, kill_at = [0, child_ended], False, False, None
+    # One child at a time: orphans that end faster than they are reaped must not keep this from reading the clock.
+    while (ended := os.waitpid(-1, os.WNOHANG))[0] != command.pid:
+        now = _now()
+        if kill_at is None and (now >= until or is_closed or os.getppid() != guard):
+            is_lease_over = now >= until
+            _signal_group(command.pid, signal.SIGTERM)
+            inputs, kill_at = [child_ended], now + GRACE_SECONDS
+        elif kill_at is not None and now >= kill_at:
+            _signal_group(command.pid, signal.SIGKILL)
+            kill_at = float("inf")
+        if ended[0] == 0:
+            left = max(0.0, (until if kill_at is None else kill_at) - now)
+            readable, _, _ = select.select(inputs, [], [], min(_CLOCK_SECONDS, left))
+            if child_ended in readable:
+                os.read(child_ended, 4096)
+            if 0 in readable:
+                renewals = os.read(0, 65536)
+                is_closed = not renewals
+                if renewals:
+                    (until,) = struct.unpack("d", renewals[-8:])
+    _signal_group(command.pid, signal.SIGKILL)
+    return -LEASE_OVER if is_lease_over else exit_status(os.waitstatus_to_exitcode(ended[1]))
 
 
 def _pipe_of_ended_children() -> int:
@@ -128,33 +134,8 @@ def _pipe_of_ended_children() -> int:
     return ended
 
 
-def _terminate(command: int, child_ended: int) -> int:
-    """End the command, by SIGKILL if SIGTERM does not within the grace. Its exit code, -N for signal N."""
-    _signal_group(command, signal.SIGTERM)
-    kill_at = _now() + GRACE_SECONDS
-    while (code := _reap(command)) is None:
-        left = kill_at - _now()
-        if left <= 0:
-            _signal_group(command, signal.SIGKILL)
-            return _wait_for(command)
-        if select.select([child_ended], [], [], left)[0]:
-            os.read(child_ended, 4096)
-    return code
-
-
-def _reap(child: int) -> int | None:
-    """The exit code of the child, -N for signal N; None if it has not ended. Reaps orphans on the way."""
-    for _ in range(_REAPED_AT_ONCE):
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == child:
-            return os.waitstatus_to_exitcode(status)
-        if pid == 0:
-            break
-    return None
-
-
 def _wait_for(child: int) -> int:
-    """As :func:`_reap`, when the child has ended. One that is stopped is killed, since it ends nothing in time."""
+    """The exit code of a child, -N for signal N. One that is stopped is killed, since it ends nothing in time."""
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)
         if pid != child:
