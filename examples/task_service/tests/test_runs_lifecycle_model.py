@@ -90,9 +90,7 @@ class Lifecycle(RuleBasedStateMachine):
         # Ids that are the same each time: Hypothesis must be able to do again what it did.
         self.patch = pytest.MonkeyPatch()
         ids = count()
-        self.patch.setattr(
-            "task_service.tasks.run_requests.new_id", lambda _: f"run_{next(ids):016}"
-        )
+        self.patch.setattr("task_service.tasks.runs.new_id", lambda _: f"run_{next(ids):016}")
         self.loop = asyncio.Runner()
         self.stack = AsyncExitStack()
         self.folder = tempfile.TemporaryDirectory()

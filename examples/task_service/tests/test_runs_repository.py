@@ -40,8 +40,7 @@ from task_service.tasks import retention
 from task_service.tasks.models import LogLine, NewTask, Run, RunState, Task, TaskChanges
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.run_log import READ_LINES, Heartbeat, LogReader
-from task_service.tasks.run_requests import MAX_QUEUED_PER_USER
-from task_service.tasks.runs import Runs
+from task_service.tasks.runs import MAX_QUEUED_PER_USER, Runs
 from task_service.tasks.tasks import Tasks
 
 pytestmark = pytest.mark.anyio

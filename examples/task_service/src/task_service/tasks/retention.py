@@ -10,7 +10,7 @@ from task_service.db.engine import Database
 from task_service.db.schema import idempotency, run_log, runs, tasks
 
 from .models import RunState
-from .run_requests import IDEMPOTENCY_LIFETIME
+from .runs import IDEMPOTENCY_LIFETIME
 
 _BATCH = 500
 _FINAL = tuple(state for state in RunState if state.is_final)

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row, and_, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Principal
-from msk_auth.errors import InputInvalid, PermissionDenied
+from msk_auth.errors import CredentialRefused, InputInvalid, PermissionDenied
 from task_service.accounts.changes import Accounts
 from task_service.accounts.config import ConfigStore
 from task_service.db.paging import Order, Paging
-from task_service.db.schema import runs, tasks
+from task_service.db.schema import api_keys, idempotency, runs, tasks, users
 from task_service.errors import (
+    IdempotencyConflict,
     RunNotCancellable,
     RunNotFound,
+    RunQueueFull,
     TaskNotFound,
 )
-from task_service.ids import is_id
+from task_service.ids import is_id, new_id
+from task_service.request_record import current_request
 
 from .models import AcceptedWork, Run, RunDetails, RunPage, RunPriority, RunState
 from .next_run import OWNER_DISABLED, of_key
@@ -31,14 +34,20 @@ from .queries import (
     DEFAULT_PAGE,
     MAX_PAGE,
     PRIORITIZE,
+    RUN_COLUMNS,
+    WRITE,
     as_run,
     cancellable_by,
+    owned_by,
     visible_to,
 )
-from .run_requests import RunRequest, queue_run
 
 if TYPE_CHECKING:
     from .queue import QueueNotifier
+
+MAX_QUEUED_PER_USER: Final = 1000
+IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
+"""How long an `Idempotency-Key` is remembered."""
 
 _WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cancelled its runs."
 _BY_ANOTHER = "An administrator cancelled the run."
@@ -109,23 +118,50 @@ class Runs:
             )
         if priority is RunPriority.URGENT and PRIORITIZE not in principal.permissions:
             raise PermissionDenied([PRIORITIZE])
-        request = RunRequest(
-            principal,
-            task_id,
-            idempotency_key=idempotency_key,
-            priority=priority,
-            work=work,
-            longest_seconds=(await self._config.current()).run_timeout_seconds,
-        )
+        longest = (await self._config.current()).run_timeout_seconds
         details: dict[str, Any] = {} if rerun_of is None else {"rerun_of": rerun_of}
         async with self._accounts.change(principal) as change:
-            run, is_new = await queue_run(change.connection, request, change.now)
-            if is_new:
-                if self._notifier is not None:
-                    await self._notifier.notify(change.connection, run.id)
-                await change.record("run.requested", run.id, task_id=task_id, **details)
-        if is_new:
-            self._events.runner_wake.set()
+            connection = change.connection
+            task = await _lock_task(connection, principal, task_id)
+            if idempotency_key is not None:
+                earlier = await _earlier_run(connection, task, idempotency_key, change.now)
+                if earlier is not None:
+                    return earlier
+            its_own = AcceptedWork(task.handler, task.params)
+            work = its_own if work is None else work
+            if work != its_own and WRITE not in principal.permissions:
+                raise PermissionDenied([WRITE])
+            values = {
+                "id": new_id("run"),
+                "task_id": task_id,
+                "number": await _next_number(connection, principal, task_id),
+                "owner_id": principal.owner.id,
+                "state": RunState.QUEUED,
+                "requested_by": _requested_by(principal, task.key_name),
+                "handler": work.handler,
+                "params": work.params,
+                "timeout_seconds": longest
+                if task.timeout_seconds is None
+                else min(task.timeout_seconds, longest),
+                "created_at": change.now,
+                "rank": priority.rank,
+            }
+            queued = await connection.execute(insert(runs).values(values).returning(*RUN_COLUMNS))
+            run = as_run(queued.one())
+            if idempotency_key is not None:
+                await connection.execute(
+                    insert(idempotency).values(
+                        owner_id=principal.owner.id,
+                        key=idempotency_key,
+                        task_id=task_id,
+                        run_id=run.id,
+                        created_at=change.now,
+                    )
+                )
+            if self._notifier is not None:
+                await self._notifier.notify(connection, run.id)
+            await change.record("run.requested", run.id, task_id=task_id, **details)
+        self._events.runner_wake.set()
         return run
 
     async def get(self, principal: Principal[Any], run_id: str) -> Run:
@@ -263,6 +299,105 @@ class Runs:
             for run_id in ids:
                 await change.record("run.cancelled", run_id)
         return ids
+
+
+async def _lock_task(
+    connection: AsyncConnection, principal: Principal[Any], task_id: str
+) -> Row[*tuple[Any, ...]]:
+    """Read the principal's own task and the name of its key, and lock its owner until the transaction ends.
+
+    So two requests with the same idempotency key do not make two runs, and either the owner is disabled before, or the
+    transaction that disables them finds the new run.
+    """
+    owner_id = principal.owner.id
+    key = and_(api_keys.c.owner_id == owner_id, api_keys.c.id == principal.key_id)
+    found = await connection.execute(
+        select(
+            tasks.c.id,
+            tasks.c.owner_id,
+            tasks.c.handler,
+            tasks.c.params,
+            tasks.c.timeout_seconds,
+            select(api_keys.c.name).where(key).scalar_subquery().label("key_name"),
+        )
+        .outerjoin_from(users, tasks, and_(*_own_task(principal, task_id)))
+        .where(users.c.id == owner_id, users.c.disabled_at.is_(None))
+        .with_for_update(key_share=True, of=users)
+    )
+    task = found.one_or_none()
+    if task is None:
+        raise CredentialRefused("owner_disabled")
+    if task.id is None:
+        raise TaskNotFound
+    return task
+
+
+async def _next_number(connection: AsyncConnection, principal: Principal[Any], task_id: str) -> int:
+    """Number the run. The task's row is locked: one that is deleted meanwhile gets no more runs."""
+    queued = (
+        # No more are counted than may be queued.
+        select(runs.c.id)
+        .where(owned_by(principal, runs.c.owner_id), runs.c.state == RunState.QUEUED)
+        .limit(MAX_QUEUED_PER_USER)
+        .subquery()
+    )
+    # Only once for each task of a version without numbers.
+    earlier = select(func.count()).where(runs.c.task_id == tasks.c.id).scalar_subquery()
+    numbered = await connection.execute(
+        update(tasks)
+        .where(*_own_task(principal, task_id))
+        .values(last_run_number=func.coalesce(tasks.c.last_run_number, earlier) + 1)
+        .returning(
+            tasks.c.last_run_number,
+            select(func.count()).select_from(queued).scalar_subquery().label("queued"),
+        )
+    )
+    row = numbered.one_or_none()
+    if row is None:
+        raise TaskNotFound
+    if row.queued >= MAX_QUEUED_PER_USER:
+        raise RunQueueFull
+    number: int = row.last_run_number
+    return number
+
+
+def _own_task(principal: Principal[Any], task_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        tasks.c.id == task_id,
+        owned_by(principal, tasks.c.owner_id),
+        tasks.c.deleted_at.is_(None),
+    )
+
+
+async def _earlier_run(
+    connection: AsyncConnection, task: Row[*tuple[Any, ...]], key: str, now: datetime
+) -> Run | None:
+    """The run of an idempotency key. One that has expired is forgotten."""
+    this = (idempotency.c.owner_id == task.owner_id, idempotency.c.key == key)
+    expired = idempotency.c.created_at <= now - IDEMPOTENCY_LIFETIME
+    await connection.execute(delete(idempotency).where(*this, expired))
+    found = await connection.execute(
+        select(runs).join_from(idempotency, runs, runs.c.id == idempotency.c.run_id).where(*this)
+    )
+    row = found.one_or_none()
+    if row is not None and row.task_id != task.id:
+        raise IdempotencyConflict
+    return None if row is None else as_run(row)
+
+
+def _requested_by(principal: Principal[Any], key_name: str | None) -> dict[str, Any]:
+    record = current_request.get()
+    return {
+        "user_id": principal.owner.id,
+        "username": principal.user.username,
+        "credential": {
+            "kind": principal.kind.value,
+            "key_id": principal.key_id,
+            "key_name": key_name,
+        },
+        # For the log lines of whichever process executes the run, not for clients.
+        "request": None if record is None else {"id": record.id, "traceparent": record.traceparent},
+    }
 
 
 async def cancel_runs_of(
