@@ -27,6 +27,7 @@ from msk_auth.errors import InputInvalid, StoreUnavailable
 from task_service.accounts.audit import Audit, AuditQuery
 from task_service.accounts.users import User
 from task_service.db import schema
+from task_service.db.paging import PageRequest
 from task_service.observability import Metrics
 from task_service.request_record import RequestRecord, current_request
 
@@ -54,7 +55,7 @@ async def test_an_entry_has_actor_credential_and_address(it: World) -> None:
     await it.audit.record("two", principal=_with_key(user), details={"n": 1})
     await it.audit.record("three", anonymous=True)
     await it.audit.record("four")
-    four, three, two, one = (await it.audit.list(AuditQuery(), limit=4)).items
+    four, three, two, one = (await it.audit.list(AuditQuery(), PageRequest(limit=4))).items
 
     assert (one.actor_id, one.actor_name, one.credential_kind, one.credential_id) == (
         user.id,
@@ -93,7 +94,7 @@ async def test_what_looks_like_a_credential_is_masked_wherever_it_stands(it: Wor
     await it.audit.record(
         "key.created", details={"name": secret, "more": [{"deep": (f"is {jwt}", 5, None)}]}
     )
-    entry = (await it.audit.list(AuditQuery(), limit=1)).items[0]
+    entry = (await it.audit.list(AuditQuery(), PageRequest(limit=1))).items[0]
 
     assert secret not in str(entry)
     assert jwt not in str(entry)
@@ -179,13 +180,13 @@ async def test_entries_of_several_actions_are_listed_in_one_order_page_by_page(i
             ids: list[int] = []
             cursor = None
             while True:
-                page = await it.audit.list(query, cursor=cursor, limit=3, count=True)
+                page = await it.audit.list(query, PageRequest(cursor=cursor, limit=3, count=True))
                 assert page.total == len(numbers)
                 ids += [entry.id for entry in page.items]
                 cursor = page.next_cursor
                 if cursor is None:
                     break
-            first = (await it.audit.list(AuditQuery(), limit=12)).items[-1].id
+            first = (await it.audit.list(AuditQuery(), PageRequest(limit=12))).items[-1].id
             assert [entry_id - first for entry_id in ids] == numbers
 
 
@@ -201,7 +202,7 @@ async def test_entries_of_a_time_are_listed_by_time(it: World) -> None:
     listed: list[str] = []
     cursor = None
     while True:
-        page = await it.audit.list(query, cursor=cursor, limit=1)
+        page = await it.audit.list(query, PageRequest(cursor=cursor, limit=1))
         listed += [entry.action for entry in page.items]
         cursor = page.next_cursor
         if cursor is None:

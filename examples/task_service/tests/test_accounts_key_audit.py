@@ -40,6 +40,7 @@ from task_service.accounts.audit import AuditEntry, AuditQuery
 from task_service.accounts.key_audit import MAX_LEAKS, KeyAudit
 from task_service.accounts.users import User
 from task_service.db import schema
+from task_service.db.paging import PageRequest
 from task_service.request_record import RequestRecord, current_request
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +60,7 @@ class Keys:
 
     async def entries(self) -> list[AuditEntry]:
         """What happened to keys, oldest first."""
-        page = await self.it.audit.list(AuditQuery(action="key."), limit=200)
+        page = await self.it.audit.list(AuditQuery(action="key."), PageRequest(limit=200))
         return list(reversed(page.items))
 
     async def records(self) -> list[tuple[Any, ...]]:
@@ -345,7 +346,7 @@ async def test_keys_that_end_without_a_login_are_recorded_once(keys: Keys) -> No
             [LeakedKey(first.value.reveal(), location) for location in locations]
         )
     leaks = await keys.it.audit.list(
-        AuditQuery(action="key.leaked", target=first.record.id), limit=200
+        AuditQuery(action="key.leaked", target=first.record.id), PageRequest(limit=200)
     )
     assert len(leaks.items) == MAX_LEAKS
 

@@ -23,6 +23,7 @@ from msk_auth.keys import CreatedKey
 from task_service.accounts.audit import AuditQuery
 from task_service.accounts.roles import RECENT_LOGIN
 from task_service.accounts.service_accounts import PERMISSIONS, ServiceAccount, ServiceAccountQuery
+from task_service.db.paging import PageRequest
 from task_service.accounts.users import User
 from task_service.db import schema
 from task_service.errors import (
@@ -78,7 +79,7 @@ async def use(services: Services, key: CreatedKey) -> Principal[User]:
 
 async def entries(services: Services, action: str) -> list[tuple[str, str | None, dict[str, Any]]]:
     """What was done, by whom, oldest first."""
-    page = await services.audit.list(AuditQuery(action=action), limit=200)
+    page = await services.audit.list(AuditQuery(action=action), PageRequest(limit=200))
     return [(entry.action, entry.actor_name, dict(entry.details)) for entry in reversed(page.items)]
 
 
@@ -324,7 +325,7 @@ async def test_a_deleted_one_is_gone_and_its_name_is_free(
             await attempt
     with pytest.raises(PermissionDenied):
         await key_of(services, ada, bot)
-    assert (await accounts.list(ServiceAccountQuery(), count=True)).total == 0
+    assert (await accounts.list(ServiceAccountQuery(), PageRequest(count=True))).total == 0
     # What refers to it stays, under a name that nothing else can have.
     assert (await services.tasks.get(ada, task.id)).owner_id == bot.id
     assert await services.users.names([bot.id]) == {bot.id: f"deploy-bot {bot.id}"}

@@ -23,6 +23,7 @@ from sqlalchemy import update
 from msk_auth.errors import InputInvalid
 from task_service.accounts.roles import ROLE_PERMISSIONS, check_roles
 from task_service.accounts.users import User, UserQuery, check_name, normalised_username
+from task_service.db.paging import PageRequest
 from task_service.db import schema
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 
@@ -251,8 +252,10 @@ async def test_users_are_found_by_their_ids_in_pages(it: World, people: dict[str
     ):
         page = await it.users.list(UserQuery(search=text))
         assert [user.username for user in page.items] == names
-    first = await it.users.list(UserQuery(role="user"), limit=2)
-    second = await it.users.list(UserQuery(role="user"), limit=2, cursor=first.next_cursor)
+    first = await it.users.list(UserQuery(role="user"), PageRequest(limit=2))
+    second = await it.users.list(
+        UserQuery(role="user"), PageRequest(limit=2, cursor=first.next_cursor)
+    )
     assert len({user.id for user in (*first.items, *second.items)}) == 3
     assert second.next_cursor is None
 

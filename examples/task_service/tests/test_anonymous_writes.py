@@ -26,6 +26,7 @@ from task_service.accounts.audit import AuditQuery
 from task_service.accounts.oidc import CALLBACK, LOGOUT
 from task_service.accounts.throttle import LEAK_REPORTS, PER_ADDRESS, REFUSED_LOGINS, STRAY_ANSWERS
 from task_service.db import schema
+from task_service.db.paging import PageRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -132,7 +133,7 @@ async def test_over_its_limit_an_address_makes_the_service_write_nothing(
 async def test_refused_answers_of_the_provider_are_counted_and_recorded(service: Service) -> None:
     async def entries() -> int:
         query = AuditQuery(action="login.failed")
-        return len((await service.services.audit.list(query, limit=200)).items)
+        return len((await service.services.audit.list(query, PageRequest(limit=200))).items)
 
     state, cookie = await _pending(service)
     refused = f"{CALLBACK}?error=access_denied&state={state}"

@@ -24,6 +24,7 @@ from examples.task_service.tests.runs_support import (
 )
 from sqlalchemy import delete, func, insert, select, update
 
+from task_service.db.paging import PageRequest
 from msk_auth.errors import InputInvalid
 from task_service.db.engine import Database
 from task_service.db.schema import idempotency, run_log
@@ -268,14 +269,16 @@ async def test_runs_are_listed_newest_first_in_pages(world: World) -> None:
     for _ in range(5):
         made.append((await world.runs.request(ANN, world.task.id)).id)
         world.clock.advance(1)
-    first = await world.runs.list(ANN, world.task.id, limit=3)
-    second = await world.runs.list(ANN, world.task.id, limit=3, cursor=first.next_cursor)
+    first = await world.runs.list(ANN, world.task.id, PageRequest(limit=3))
+    second = await world.runs.list(
+        ANN, world.task.id, PageRequest(limit=3, cursor=first.next_cursor)
+    )
     assert [run.id for run in first.items + second.items] == made[::-1]
     assert second.next_cursor is None
     with pytest.raises(TaskNotFound):
         await world.runs.list(ANN, "tsk_" + "a" * 16)
     with pytest.raises(InputInvalid):
-        await world.runs.list(ANN, world.task.id, cursor="nonsense")
+        await world.runs.list(ANN, world.task.id, PageRequest(cursor="nonsense"))
     await world.tasks.delete(ANN, world.task.id)
     with pytest.raises(TaskNotFound):
         await world.runs.list(ANN, world.task.id)

@@ -30,6 +30,7 @@ from .accounts.roles import ROLE_PERMISSIONS
 from .app import create_app
 from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
+from .db.paging import PageRequest
 from .deployment import forget_deployment_id, forget_secrets
 from .doctor import examine
 from .memory import hide_memory, keep_what_exists, return_large_blocks
@@ -221,7 +222,7 @@ async def after_restore(services: Services, audit_log: TextIO | None) -> None:
     can make them again.
     """
     changes = AuditedChanges.read(() if audit_log is None else audit_log)
-    newest = await services.audit.list(AuditQuery(), limit=1)
+    newest = await services.audit.list(AuditQuery(), PageRequest(limit=1))
     for entry in newest.items:
         click.echo(f"The newest entry of the audit log here: {entry.at.isoformat()}")
     done = await refuse_what_ended(services, changes)

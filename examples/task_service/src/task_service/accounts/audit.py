@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from msk_auth import Clock, Principal
 from msk_auth.errors import StoreUnavailable
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.db.paging import Order, Page, Paging
+from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.observability import redacted
 from task_service.request_record import request_address
 
@@ -83,6 +83,12 @@ class AuditEntry:
     target: str | None
     address: str | None
     details: Mapping[str, Any]
+
+
+_ENTRY: Final = tuple(
+    _USERS.username if field.name == "actor_name" else _AUDIT[field.name]
+    for field in fields(AuditEntry)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,24 +240,19 @@ class Audit:
     async def list(
         self,
         query: AuditQuery,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
+        page: PageRequest = FIRST_PAGE,
     ) -> Page[AuditEntry]:
         """A page of entries, newest first.
 
         Args:
             query: Which ones.
-            cursor: The previous page's `next_cursor`.
-            limit: How many at most, 1 to 200.
-            count: Also count the entries of all pages.
+            page: Which page of them, of 200 at most.
 
         Raises:
             InputInvalid: The cursor or the limit is not acceptable.
         """
-        paging = Paging(_NEWEST, query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
-        return await self._page(query, paging, count=count)
+        paging = Paging(_NEWEST, query, page, max_limit=MAX_PAGE)
+        return await self._page(query, paging, count=page.count)
 
     async def pages(self, query: AuditQuery) -> AsyncGenerator[Sequence[AuditEntry]]:
         """All entries of a query, newest first. Each page is read when it is asked for.
@@ -261,7 +262,8 @@ class Audit:
         """
         cursor: str | None = None
         while True:
-            paging = Paging(_NEWEST, query, cursor=cursor, limit=EXPORT_PAGE, max_limit=EXPORT_PAGE)
+            wanted = PageRequest(cursor, EXPORT_PAGE)
+            paging = Paging(_NEWEST, query, wanted, max_limit=EXPORT_PAGE)
             page = await self._page(query, paging, count=False)
             yield page.items
             cursor = page.next_cursor
@@ -269,8 +271,8 @@ class Audit:
                 return
 
     async def _page(self, query: AuditQuery, paging: Paging, *, count: bool) -> Page[AuditEntry]:
-        entries = select(schema.audit, _USERS.username).outerjoin(
-            schema.users, _USERS.id == _AUDIT.actor_id
+        entries = select(*_ENTRY).outerjoin_from(
+            schema.audit, schema.users, _USERS.id == _AUDIT.actor_id
         )
         async with self._db.read() as connection:
             conditions = await _conditions(connection, query)
@@ -286,7 +288,7 @@ class Audit:
                     for alternative in alternatives
                 ]
                 page = entries.where(_AUDIT.id.in_(union(*(select(each.c.id) for each in newest))))
-            return await paging.read(connection, page, _entry, counted=wanted if count else None)
+            return await paging.read(connection, page, _entry, counted=wanted)
 
 
 async def _conditions(
@@ -334,15 +336,5 @@ def _kind(principal: Principal[Any] | None, anonymous: bool) -> str:
 
 
 def _entry(row: Row[Any]) -> AuditEntry:
-    return AuditEntry(
-        id=row.id,
-        at=row.at,
-        action=row.action,
-        actor_id=row.actor_id,
-        actor_name=row.username,
-        credential_kind=row.credential_kind,
-        credential_id=row.credential_id,
-        target=row.target,
-        address=row.address,
-        details=row.details,
-    )
+    # The last column is the key of the order.
+    return AuditEntry(*tuple(row)[:-1])

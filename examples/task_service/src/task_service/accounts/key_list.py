@@ -18,7 +18,7 @@ from msk_auth import ApiKey, Clock, KeyStatus
 from msk_auth.stores.sqlalchemy import read_record
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.db.paging import Order, Paging, contains_text
+from task_service.db.paging import FIRST_PAGE, Order, PageRequest, Paging, contains_text
 
 MAX_PAGE: Final = 200
 EXPIRING: Final = timedelta(days=7)
@@ -88,19 +88,14 @@ class KeyList:
         self,
         owner_id: str,
         query: KeyListQuery,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
+        wanted: PageRequest = FIRST_PAGE,
     ) -> KeyListPage:
         """A page of keys.
 
         Args:
             owner_id: Whose keys.
             query: Which of them, in which order.
-            cursor: The previous page's `next_cursor`.
-            limit: How many at most, 1 to 200.
-            count: Also count the keys that the search finds.
+            wanted: Which page of them, of 200 at most; counted are the keys that the search finds.
 
         Raises:
             InputInvalid: Fields `cursor` and `limit`.
@@ -108,14 +103,16 @@ class KeyList:
         """
         at = self._clock.now()
         now = schema.to_microseconds(at)
-        paging = Paging(_ORDERS[query.sort], query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        paging = Paging(_ORDERS[query.sort], query, wanted, max_limit=MAX_PAGE)
         found = _found(owner_id, query.search)
         statement = select(*_KEYS).where(found)
         if query.status is not None:
             statement = statement.where(_in_state(query.status, now))
         async with self._db.read() as connection:
             rows = (await connection.execute(paging.apply(statement))).all()
-            counted = (await connection.execute(_counting(found, at))).all() if count else None
+            counted = (
+                (await connection.execute(_counting(found, at))).all() if wanted.count else None
+            )
         shown, next_cursor = paging.cut(rows)
         counts = expiring = None
         if counted is not None:

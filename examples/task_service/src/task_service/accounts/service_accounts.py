@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth import AsyncAuthenticator, Owner, Principal
 from msk_auth.errors import InputInvalid
 from task_service.db import schema
-from task_service.db.paging import Order, Page, Paging
+from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.errors import ServiceAccountNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
@@ -107,18 +107,13 @@ class ServiceAccounts:
     async def list(
         self,
         query: ServiceAccountQuery,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
+        page: PageRequest = FIRST_PAGE,
     ) -> Page[ServiceAccount]:
         """A page of service accounts, by name. Deleted ones are left out.
 
         Args:
             query: Which of them.
-            cursor: The previous page's `next_cursor`.
-            limit: How many at most, 1 to 200.
-            count: Also count those of all pages.
+            page: Which page of them, of 200 at most.
 
         Raises:
             InputInvalid: The search, the cursor or the limit is invalid.
@@ -129,11 +124,9 @@ class ServiceAccounts:
         if query.disabled is not None:
             is_disabled = _USERS.disabled_at.is_not(None)
             wanted = wanted.where(is_disabled if query.disabled else ~is_disabled)
-        paging = Paging(_BY_NAME, query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        paging = Paging(_BY_NAME, query, page, max_limit=MAX_PAGE)
         async with self.accounts.db.read() as connection:
-            return await paging.read(
-                connection, wanted, _account, counted=wanted if count else None
-            )
+            return await paging.read(connection, wanted, _account)
 
     async def get(self, account_id: str) -> ServiceAccount:
         """The service account with this id.

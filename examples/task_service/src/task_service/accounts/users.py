@@ -30,7 +30,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from msk_auth import Owner, Principal
 from msk_auth.errors import InputInvalid, PermissionDenied
 from task_service.db import schema
-from task_service.db.paging import Order, Page, Paging
+from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
@@ -194,26 +194,21 @@ class Users:
     async def list(
         self,
         query: UserQuery = ALL_USERS,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
+        page: PageRequest = FIRST_PAGE,
     ) -> Page[User]:
         """A page of users.
 
         Args:
             query: Which users, in which order.
-            cursor: The previous page's `next_cursor`.
-            limit: How many at most, 1 to 200.
-            count: Also count the users of all pages.
+            page: Which page of them, of 200 at most.
 
         Raises:
             InputInvalid: The query, the cursor or the limit is invalid.
         """
         wanted = _select_users(query)
-        paging = Paging(_ORDERS[query.sort], query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        paging = Paging(_ORDERS[query.sort], query, page, max_limit=MAX_PAGE)
         async with self._accounts.db.read() as connection:
-            return await paging.read(connection, wanted, user_of, counted=wanted if count else None)
+            return await paging.read(connection, wanted, user_of)
 
     async def create(
         self,

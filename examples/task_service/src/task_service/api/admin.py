@@ -29,7 +29,7 @@ from task_service.errors import LastAdministrator, PasswordLoginOff, UsernameTak
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
-from .json_route import JsonBody, JsonRoute
+from .json_route import JsonBody, JsonRoute, WantedPage
 from .openapi import UNCHANGED, path_id, problems
 
 CONFIG: Final = "admin:config"
@@ -132,20 +132,18 @@ def admin_router(
 
     @router.get("/users", response_model=UserList, dependencies=[user_admin], responses=UNCHANGED)
     async def list_users(
+        page: WantedPage,
         search: str | None = None,
         role: str | None = None,
         disabled: bool | None = None,
         sort: UserSort = UserSort.CREATED,
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
     ) -> Page[User]:
         """List users.
 
         `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
         """
         query = UserQuery(search=search or None, role=role or None, disabled=disabled, sort=sort)
-        return await users.list(query, cursor=cursor, limit=limit, count=count)
+        return await users.list(query, page)
 
     @router.post("/users", status_code=201, responses=problems(UsernameTaken))
     async def create_user(

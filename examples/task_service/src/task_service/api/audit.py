@@ -19,7 +19,7 @@ from task_service.accounts.audit import Audit, AuditEntry, AuditQuery
 from task_service.accounts.users import User, normalised_username
 from task_service.db.paging import Page
 
-from .json_route import Moment, Time, rfc3339
+from .json_route import Moment, Time, WantedPage, rfc3339
 from .openapi import UNCHANGED, Responses
 
 AUDIT: Final = "admin:audit"
@@ -91,17 +91,14 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
 
     @router.get("/audit", dependencies=[auditor], responses=UNCHANGED)
     async def list_audit(
-        query: Annotated[AuditQuery, Depends(_query)],
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
+        query: Annotated[AuditQuery, Depends(_query)], page: WantedPage
     ) -> AuditList:
         """List the entries of the audit log, newest first.
 
         An `action` that ends with a dot, such as `key.`, selects every action with that prefix. With `count` the answer says
         how many entries all pages have.
         """
-        return audit_list(await audit.list(query, cursor=cursor, limit=limit, count=count))
+        return audit_list(await audit.list(query, page))
 
     @router.get(
         "/audit/export",

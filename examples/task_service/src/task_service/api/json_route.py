@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final, NoReturn
 
-from fastapi import Query
+from fastapi import Depends, Query
 from fastapi.routing import APIRoute
 from pydantic import (
     AwareDatetime,
@@ -22,6 +22,8 @@ from pydantic import (
 )
 from starlette.requests import Request
 from starlette.responses import Response
+
+from task_service.db.paging import PageRequest
 
 MAX_SEARCH: Final = 100
 
@@ -78,6 +80,16 @@ def _search_text(value: object) -> object:
 
 Search = Annotated[str | None, BeforeValidator(_search_text)]
 """The query parameter that searches a listing; an empty one finds everything."""
+
+
+async def _page_request(
+    cursor: str | None = None, limit: int = 50, count: bool = False
+) -> PageRequest:
+    return PageRequest(cursor, limit, count)
+
+
+WantedPage = Annotated[PageRequest, Depends(_page_request)]
+"""The query parameters of a listing: which page, and whether to count."""
 
 
 class JsonRoute(APIRoute):

@@ -16,10 +16,11 @@ from task_service.accounts.audit import Audit, AuditQuery
 from task_service.accounts.key_activity import KeyActivity
 from task_service.accounts.key_list import KeyList, KeyListQuery, KeySort
 from task_service.accounts.users import User
+from task_service.db.paging import PageRequest
 from task_service.tasks.runs import Runs
 
 from .audit import AuditList, audit_list
-from .json_route import Days, JsonRoute, Moment, Search
+from .json_route import Days, JsonRoute, Moment, Search, WantedPage
 from .openapi import UNCHANGED, problems
 
 PREFIX: Final = "/api/keys"
@@ -120,12 +121,10 @@ def keys_routers(
     async def list_keys(
         response: Response,
         principal: Annotated[Principal[User], auth.any_credential],
+        wanted: WantedPage,
         search: Search = None,
         status: KeyStatus | None = None,
         sort: KeySort = KeySort.CREATED,
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
         on_behalf_of: OnBehalfOf = None,
     ) -> KeyPageSchema:
         """List your API keys, without their values.
@@ -140,7 +139,7 @@ def keys_routers(
             # The library decides who may.
             await auth.authenticator.list_keys(principal, limit=1, on_behalf_of=on_behalf_of)
             owner_id = on_behalf_of
-        page = await keys.page(owner_id, query, cursor=cursor, limit=limit, count=count)
+        page = await keys.page(owner_id, query, wanted)
         response.headers["cache-control"] = "no-store"
         counts: dict[str, Any] = {}
         if page.counts is not None:
@@ -188,7 +187,7 @@ def keys_routers(
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Of any actor: a leaked key is revoked without a login.
         query = AuditQuery(key_id=record.id)
-        return audit_list(await audit.list(query, cursor=cursor, limit=limit))
+        return audit_list(await audit.list(query, PageRequest(cursor, limit)))
 
     @router.post("/{key_id}/revoke", responses=problems(KeyNotFound))
     async def revoke_key(

@@ -20,7 +20,7 @@ from task_service.accounts.users import SERVICE_ACCOUNT, User
 from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
 
-from .json_route import JsonBody, JsonRoute
+from .json_route import JsonBody, JsonRoute, WantedPage
 from .openapi import UNCHANGED, path_id, problems
 
 PREFIX: Final = "/api/admin/service-accounts"
@@ -92,18 +92,14 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
         responses=UNCHANGED,
     )
     async def list_service_accounts(
-        search: str | None = None,
-        disabled: bool | None = None,
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
+        page: WantedPage, search: str | None = None, disabled: bool | None = None
     ) -> Page[ServiceAccount]:
         """List service accounts, by name.
 
         `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
         """
         query = ServiceAccountQuery(search=search or None, disabled=disabled)
-        return await accounts.list(query, cursor=cursor, limit=limit, count=count)
+        return await accounts.list(query, page)
 
     @router.post(
         "",

@@ -24,11 +24,10 @@ from task_service.tasks.models import (
     TaskQuery,
     TaskSort,
 )
-from task_service.tasks.queries import DEFAULT_PAGE
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
-from .json_route import JsonRoute, Search
+from .json_route import JsonRoute, Search, WantedPage
 from .openapi import UNCHANGED, path_id, problems
 
 TaskId = Annotated[str, path_id("taskId", "tsk", "task")]
@@ -57,14 +56,12 @@ def tasks_router(
     @router.get("/tasks", response_model_exclude_unset=True, responses=UNCHANGED)
     async def list_tasks(
         principal: Annotated[Principal[User], reader],
+        page: WantedPage,
         search: Search = None,
         state: RunState | None = None,
         owner: str | None = None,
         sort: TaskSort = TaskSort.CREATED,
-        cursor: str | None = None,
-        limit: int = DEFAULT_PAGE,
         recent_runs: int = 0,
-        count: bool = False,
     ) -> TaskPage:
         """List tasks.
 
@@ -78,9 +75,7 @@ def tasks_router(
             owner=None if owner is None else normalised_username(owner),
             sort=sort,
         )
-        return await tasks.list(
-            principal, query, cursor=cursor, limit=limit, recent=recent_runs, count=count
-        )
+        return await tasks.list(principal, query, page, recent=recent_runs)
 
     @router.post("/tasks", status_code=201)
     async def create_task(
@@ -142,17 +137,13 @@ def tasks_router(
     async def list_runs(
         principal: Annotated[Principal[User], reader],
         task_id: TaskId,
-        cursor: str | None = None,
-        limit: int = DEFAULT_PAGE,
+        page: WantedPage,
         state: RunState | None = None,
-        count: bool = False,
     ) -> RunPage:
         """List the runs of a task, newest first.
 
         With `count` the answer says how many runs all pages have.
         """
-        return await runs.list(
-            principal, task_id, cursor=cursor, limit=limit, state=state, count=count
-        )
+        return await runs.list(principal, task_id, page, state=state)
 
     return router

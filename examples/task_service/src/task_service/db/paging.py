@@ -40,6 +40,24 @@ class Page(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which page of a listing to read.
+
+    Attributes:
+        cursor: `next_cursor` of the previous page; None for the first one.
+        limit: How many items at most.
+        count: Also count the items of all pages.
+    """
+
+    cursor: str | None = None
+    limit: int = 50
+    count: bool = False
+
+
+FIRST_PAGE: Final = PageRequest()
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """How a listing is sorted.
 
@@ -65,24 +83,22 @@ class Paging:
     Args:
         order: How it is sorted.
         query: What was asked for, order included: anything with a `repr` that differs between queries.
-        cursor: Where the previous page ended; None for the first one.
-        limit: How many rows at most.
+        wanted: Which page.
         max_limit: The largest `limit`.
 
     Raises:
         InputInvalid: Field `limit`, or `cursor`: not made by :meth:`cut`, or for another query.
     """
 
-    def __init__(
-        self, order: Order, query: object, *, cursor: str | None, limit: int, max_limit: int
-    ) -> None:
-        if not 1 <= limit <= max_limit:
+    def __init__(self, order: Order, query: object, wanted: PageRequest, *, max_limit: int) -> None:
+        if not 1 <= wanted.limit <= max_limit:
             raise InputInvalid.of("limit", f"Out of range. Allowed: 1 to {max_limit}.")
         self._order = order
-        self._limit = limit
+        self._limit = wanted.limit
+        self._count = wanted.count
         digest = hashlib.sha256(repr(query).encode()).digest()
         self._query = base64.urlsafe_b64encode(digest[:_DIGEST_BYTES]).decode()
-        self._after = None if cursor is None else self._decode(cursor)
+        self._after = None if wanted.cursor is None else self._decode(wanted.cursor)
 
     def apply(self, statement: Select[Any]) -> Select[Any]:
         """The statement's rows of this page, one more if there is a next page, and their sort key as the last column."""
@@ -124,10 +140,12 @@ class Paging:
             connection: The database.
             statement: Selects the rows of all pages.
             convert: Makes an item of a row.
-            counted: Selects the rows of which `total` is the number; None counts none.
+            counted: Selects the rows to count if they are wanted; None means those of `statement`.
         """
         rows, next_cursor = self.cut((await connection.execute(self.apply(statement))).all())
-        total = None if counted is None else await count_rows(connection, counted)
+        total = None
+        if self._count:
+            total = await count_rows(connection, statement if counted is None else counted)
         return Page(tuple(map(convert, rows)), next_cursor, total)
 
     def _decode(self, cursor: str) -> list[object]:

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Row, and_, delete, func, insert, select, update
+from sqlalchemy import Row, and_, delete, func, insert, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.schema import Column
 
 from msk_auth import Principal
 from msk_auth.errors import CredentialRefused, InputInvalid, PermissionDenied
 from task_service.accounts.changes import Accounts
 from task_service.accounts.config import ConfigStore
-from task_service.db.paging import Order, Paging
+from task_service.db.paging import FIRST_PAGE, Order, PageRequest, Paging
 from task_service.db.schema import api_keys, idempotency, runs, tasks, users
 from task_service.errors import (
     IdempotencyConflict,
@@ -30,21 +31,22 @@ from task_service.request_record import current_request
 from .models import AcceptedWork, Run, RunDetails, RunPage, RunPriority, RunState
 from .next_run import OWNER_DISABLED, of_key
 from .notifications import LocalEvents
-from .queries import (
-    DEFAULT_PAGE,
-    MAX_PAGE,
-    PRIORITIZE,
-    RUN_COLUMNS,
-    WRITE,
-    as_run,
-    cancellable_by,
-    owned_by,
-    visible_to,
-)
 
 if TYPE_CHECKING:
     from .queue import QueueNotifier
 
+READ_ALL = "tasks:read_all"
+"""The permission to read other users' tasks and runs, and no more."""
+CANCEL_ALL = "runs:cancel_all"
+"""The permission to cancel other users' runs."""
+WRITE = "tasks:write"
+"""The permission to choose the parameters of one's own tasks."""
+PRIORITIZE = "runs:prioritize"
+"""The permission to queue urgent runs, which go before other owners'."""
+MAX_PAGE = 100
+
+RUN_COLUMNS: Final = tuple(runs.c[name] for name in Run.model_fields)
+"""What :func:`as_run` reads."""
 MAX_QUEUED_PER_USER: Final = 1000
 IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
 """How long an `Idempotency-Key` is remembered."""
@@ -53,6 +55,26 @@ _WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cance
 _BY_ANOTHER = "An administrator cancelled the run."
 # Visible ASCII, as a header field's value can hold it without quoting.
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
+    """That a row belongs to the principal, or that the principal may read all."""
+    return true() if READ_ALL in principal.permissions else owned_by(principal, owner)
+
+
+def owned_by(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
+    """That a row belongs to the principal."""
+    return owner == principal.owner.id
+
+
+def cancellable_by(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
+    """That a run belongs to the principal, or that the principal may cancel all."""
+    return true() if CANCEL_ALL in principal.permissions else owned_by(principal, owner)
+
+
+def as_run(row: Row[Any]) -> Run:
+    """Convert a row of `runs`."""
+    return Run.model_validate(row)
 
 
 class Runs:
@@ -196,21 +218,17 @@ class Runs:
         self,
         principal: Principal[Any],
         task_id: str,
+        wanted: PageRequest = FIRST_PAGE,
         *,
-        cursor: str | None = None,
-        limit: int = DEFAULT_PAGE,
         state: RunState | None = None,
-        count: bool = False,
     ) -> RunPage:
         """A page of the runs of a task that the principal may see, newest first.
 
         Args:
             principal: The caller.
             task_id: The task.
-            cursor: `next_cursor` of the previous page.
-            limit: How many runs at most, from 1 to 100.
+            wanted: Which page of them, of 100 at most.
             state: Only runs that are in this state now.
-            count: Also count all runs that are listed.
 
         Raises:
             TaskNotFound: There is no such task.
@@ -218,13 +236,11 @@ class Runs:
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
-        wanted = select(runs).where(runs.c.task_id == task_id)
+        statement = select(runs).where(runs.c.task_id == task_id)
         if state is not None:
-            wanted = wanted.where(runs.c.state == state)
+            statement = statement.where(runs.c.state == state)
         newest_first = Order.by_time(runs.c.created_at, runs.c.id)
-        paging = Paging(
-            newest_first, (task_id, state), cursor=cursor, limit=limit, max_limit=MAX_PAGE
-        )
+        paging = Paging(newest_first, (task_id, state), wanted, max_limit=MAX_PAGE)
         async with self._accounts.db.read() as connection:
             visible = await connection.scalar(
                 select(tasks.c.id).where(
@@ -235,9 +251,9 @@ class Runs:
             )
             if visible is None:
                 raise TaskNotFound
-            page = await paging.read(connection, wanted, as_run, counted=wanted if count else None)
+            page = await paging.read(connection, statement, as_run)
         # A total that was not asked for is left out.
-        total = {"total": page.total} if count else {}
+        total = {"total": page.total} if wanted.count else {}
         return RunPage(items=list(page.items), next_cursor=page.next_cursor, **total)
 
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:

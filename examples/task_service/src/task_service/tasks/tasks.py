@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
     Row,
+    ScalarSelect,
     Select,
+    bindparam,
     exists,
     func,
     insert,
     or_,
     select,
+    union_all,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -26,7 +30,14 @@ from msk_auth import Clock, KeyFormat, Principal
 from msk_auth.errors import CredentialRefused, InputInvalid
 from task_service.accounts.changes import Accounts
 from task_service.db.engine import Database, lock_table
-from task_service.db.paging import Order, Paging, contains_text, count_rows
+from task_service.db.paging import (
+    FIRST_PAGE,
+    Order,
+    PageRequest,
+    Paging,
+    contains_text,
+    count_rows,
+)
 from task_service.db.schema import runs, tasks, users
 from task_service.errors import TaskNotFound
 from task_service.handlers import HandlerRegistry
@@ -36,6 +47,7 @@ from .models import (
     ALL_TASKS,
     AcceptedWork,
     NewTask,
+    Run,
     Task,
     TaskChanges,
     TaskPage,
@@ -43,17 +55,7 @@ from .models import (
     TaskSort,
     TaskWithRuns,
 )
-from .queries import (
-    DEFAULT_PAGE,
-    MAX_PAGE,
-    as_task,
-    latest_runs,
-    of_newest_run,
-    owned_by,
-    recent_runs,
-    visible_to,
-)
-from .runs import cancel_runs
+from .runs import MAX_PAGE, RUN_COLUMNS, as_run, cancel_runs, owned_by, visible_to
 
 MAX_RECENT: Final = 20
 """How many of its newest runs a listed task includes at most."""
@@ -86,6 +88,63 @@ def _select_tasks(query: TaskQuery) -> Select[Any]:
         owner = select(users.c.id).where(users.c.username == query.owner).scalar_subquery()
         statement = statement.where(tasks.c.owner_id == owner)
     return statement
+
+
+# Built once, as the statement below: building an alias costs more than executing the statement.
+_NEWEST: Final = runs.alias("newest")
+
+
+def of_newest_run(column: str) -> ScalarSelect[Any]:
+    """In a query of tasks: a column of each one's newest run, which the index finds."""
+    return (
+        select(_NEWEST.c[column])
+        .where(_NEWEST.c.task_id == tasks.c.id)
+        .order_by(_NEWEST.c.created_at.desc(), _NEWEST.c.id.desc())
+        .limit(1)
+        .correlate(tasks)
+        .scalar_subquery()
+    )
+
+
+_LATEST_RUNS: Final = select(*RUN_COLUMNS).where(
+    runs.c.id.in_(
+        select(of_newest_run("id")).where(tasks.c.id.in_(bindparam("task_ids", expanding=True)))
+    )
+)
+
+
+async def latest_runs(connection: AsyncConnection, task_ids: Sequence[str]) -> dict[str, list[Run]]:
+    """The newest run of each task that has any; for one run it is many times faster than :func:`recent_runs`."""
+    found = await connection.execute(_LATEST_RUNS, {"task_ids": task_ids})
+    return {row.task_id: [as_run(row)] for row in found}
+
+
+async def recent_runs(
+    connection: AsyncConnection, task_ids: Sequence[str], count: int
+) -> dict[str, list[Run]]:
+    """The newest runs of each task that has any, newest first. Each task's are found by the index."""
+    if not task_ids:
+        return {}
+    newest = [
+        select(*RUN_COLUMNS)
+        .where(runs.c.task_id == task_id)
+        .order_by(runs.c.created_at.desc(), runs.c.id.desc())
+        .limit(count)
+        .subquery()
+        for task_id in task_ids
+    ]
+    found: dict[str, list[Run]] = {}
+    for row in await connection.execute(union_all(*(select(each) for each in newest))):
+        found.setdefault(row.task_id, []).append(as_run(row))
+    for each in found.values():
+        each.sort(key=lambda run: (run.created_at, run.id), reverse=True)
+    return found
+
+
+def as_task(row: Row[Any], newest: Sequence[Run]) -> Task:
+    """Convert a row of `tasks`, with its newest runs."""
+    columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
+    return Task.model_validate({**columns, "last_run": newest[0] if newest else None})
 
 
 class Tasks:
@@ -138,32 +197,28 @@ class Tasks:
         self,
         principal: Principal[Any],
         query: TaskQuery = ALL_TASKS,
+        page: PageRequest = FIRST_PAGE,
         *,
-        cursor: str | None = None,
-        limit: int = DEFAULT_PAGE,
         recent: int = 0,
-        count: bool = False,
     ) -> TaskPage:
         """A page of the principal's tasks, or of all tasks with `tasks:read_all`.
 
         Args:
             principal: The caller.
             query: Which tasks, in which order.
-            cursor: `next_cursor` of the previous page.
-            limit: How many tasks at most, from 1 to 100.
+            page: Which page of them, of 100 at most.
             recent: How many of its newest runs each task includes, up to 20; 0 leaves them out.
-            count: Also count the tasks of all pages.
 
         Raises:
             InputInvalid: Fields `cursor`, `limit` and `recent_runs`.
         """
         if not 0 <= recent <= MAX_RECENT:
             raise InputInvalid.of("recent_runs", f"Out of range. Allowed: 0 to {MAX_RECENT}.")
-        paging = Paging(_ORDERS[query.sort], query, cursor=cursor, limit=limit, max_limit=MAX_PAGE)
+        paging = Paging(_ORDERS[query.sort], query, page, max_limit=MAX_PAGE)
         wanted = _select_tasks(query).where(visible_to(principal, tasks.c.owner_id))
         async with self._accounts.db.read() as connection:
             rows = (await connection.execute(paging.apply(wanted))).all()
-            total = {"total": await count_rows(connection, wanted)} if count else {}
+            total = {"total": await count_rows(connection, wanted)} if page.count else {}
             shown, following = paging.cut(rows)
             ids = [row.id for row in shown]
             newest = (
