@@ -74,18 +74,6 @@ async def test_an_entry_has_actor_credential_and_address(it: World) -> None:
     assert (four.actor_id, four.credential_kind) == (None, "system")
 
 
-async def test_an_entry_commits_or_rolls_back_with_its_change(it: World) -> None:
-    async def fail() -> None:
-        async with it.db.write() as connection:
-            await it.audit.record("lost", connection=connection)
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        await fail()
-
-    assert await it.actions() == []
-
-
 async def test_what_looks_like_a_credential_is_masked_wherever_it_stands(it: World) -> None:
     key = KeyFormat().generate()
     secret = key.reveal()

@@ -36,6 +36,7 @@ from msk_auth.errors import (
 )
 from msk_auth.events import Event, KeyLeaked, LeakedKey, LeakLocation
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
+from task_service.accounts.changes import Change
 from task_service.accounts.audit import AuditEntry, AuditQuery
 from task_service.accounts.key_audit import MAX_LEAKS, KeyAudit
 from task_service.accounts.users import User
@@ -459,7 +460,7 @@ async def test_a_request_that_ends_between_key_and_entry_leaves_neither(
 
     arguments = {"name": "next"} if change == "create_key" else {"key_id": made.id}
     with monkeypatch.context() as patch:
-        patch.setattr(keys.it.audit, "record", stop_here)
+        patch.setattr(Change, "record", stop_here)
         # On PostgreSQL a write whose request has ended is abandoned when it is late, which it is not before.
         patch.setattr(keys.store, "write_seconds", 3)
         task = asyncio.create_task(getattr(keys.authenticator, change)(keys.ann, **arguments))

@@ -38,6 +38,7 @@ from msk_auth import AsyncAuthenticator
 from msk_auth.errors import CredentialRefused, StoreUnavailable
 from task_service import login_cookie
 from task_service.accounts.audit import AuditQuery
+from task_service.accounts.changes import Change
 from task_service.accounts.login_methods import LoginMethods
 from task_service.accounts.oidc import CALLBACK, LOGOUT, OidcLogin
 from task_service.accounts.sessions import ProviderLogout
@@ -307,7 +308,7 @@ async def test_a_logout_that_fails_can_be_sent_again(
         raise StoreUnavailable
 
     with monkeypatch.context() as patch:
-        patch.setattr(service.services.audit, "record", fail)
+        patch.setattr(Change, "record", fail)
         answer = await _send(service, token)
         assert _is_refused(answer)
         assert "Send it again" in answer.json()["detail"]

@@ -18,6 +18,7 @@ from sqlalchemy import func, select, update
 from msk_auth import KeyStatus
 from msk_auth.errors import ConfigurationError
 
+from .accounts.changes import Change
 from .accounts.users import SERVICE_ACCOUNT
 from .db.schema import audit, runs, sessions
 from .errors import ServiceAccountNotFound, UserNotFound
@@ -188,13 +189,15 @@ async def refuse_what_ended(services: Services, changes: AuditedChanges) -> Rest
         )
         done = Restoration(ended_runs.rowcount, ended_sessions.rowcount, keys, users)
         if done != Restoration(0, 0, 0, 0):
-            details = {
-                "runs": done.runs,
-                "sessions": done.sessions,
-                "keys": sorted(changes.revoked_keys),
-                "users": sorted(changes.disabled_users),
-            }
-            await services.audit.record("database.restored", details=details, connection=connection)
+            change = Change(connection, None, now, services.audit)
+            await change.record(
+                "database.restored",
+                None,
+                runs=done.runs,
+                sessions=done.sessions,
+                keys=sorted(changes.revoked_keys),
+                users=sorted(changes.disabled_users),
+            )
     return done
 
 

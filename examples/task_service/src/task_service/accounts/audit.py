@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final
@@ -161,9 +160,8 @@ class Audit:
         anonymous: bool = False,
         target: str | None = None,
         details: Mapping[str, Any] | None = None,
-        connection: AsyncConnection | None = None,
     ) -> None:
-        """Add an entry, with the address of the request that is being answered.
+        """Add an entry in a transaction of its own, with the address of the request that is being answered.
 
         Args:
             action: What happened, such as `user.created`.
@@ -171,16 +169,11 @@ class Audit:
             anonymous: True if the request was not authenticated.
             target: The id of what it was done to.
             details: What else is worth knowing; anything that looks like a key or a token is masked.
-            connection: The transaction of the change itself, so that both happen or neither; None means one of
-                its own.
         """
         values = self.entry(
             action, principal=principal, anonymous=anonymous, target=target, details=details
         )
-        async with AsyncExitStack() as stack:
-            if connection is None:
-                connection = await stack.enter_async_context(self._db.write())
-            await connection.execute(insert(schema.audit).values(values))
+        await self._add(values)
 
     async def record_refusal(
         self,
@@ -197,11 +190,14 @@ class Audit:
         """
         values = self.entry(action, principal=principal, anonymous=anonymous, target=target)
         try:
-            async with self._db.write() as connection:
-                await connection.execute(insert(schema.audit).values(values))
+            await self._add(values)
         except StoreUnavailable:
             self.leave_out(values)
             raise
+
+    async def _add(self, values: Mapping[str, Any]) -> None:
+        async with self._db.write() as connection:
+            await connection.execute(insert(schema.audit).values(values))
 
     def leave_out(self, entry: Mapping[str, Any]) -> None:
         """Log and count an entry that the database did not take.

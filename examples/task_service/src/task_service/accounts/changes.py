@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import Clock, Principal
+from task_service.db import schema
 from task_service.db.engine import Database
 
 from .audit import Audit
@@ -37,17 +39,17 @@ class Change:
     audit: Audit
 
     async def record(
-        self, action: str, target: str, /, *, anonymous: bool = False, **details: Any
+        self, action: str, /, *targets: str | None, anonymous: bool = False, **details: Any
     ) -> None:
-        """Add an audit entry in this transaction. Arguments as :meth:`Audit.record`."""
-        await self.audit.record(
-            action,
-            principal=self.by,
-            anonymous=anonymous,
-            target=target,
-            details=details,
-            connection=self.connection,
-        )
+        """Add an audit entry for each target in this transaction. Arguments as :meth:`Audit.record`."""
+        entries = [
+            self.audit.entry(
+                action, principal=self.by, anonymous=anonymous, target=target, details=details
+            )
+            for target in targets
+        ]
+        if entries:
+            await self.connection.execute(insert(schema.audit), entries)
 
 
 @dataclass(frozen=True, slots=True)

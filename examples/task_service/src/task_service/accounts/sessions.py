@@ -309,8 +309,7 @@ class Sessions(Flushing):
                 await change.connection.execute(_locking(user_id))
                 ended += await end_open_sessions(change, user_id, only=of_session)
             still_open = [row.id for row in ended if self._session(row).is_open(change.now)]
-            for session_id in still_open:
-                await change.record("session.ended", session_id, issuer=logout.issuer)
+            await change.record("session.ended", *still_open, issuer=logout.issuer)
         for row in ended:
             self._seen.pop(row.id, None)
         return len(still_open)

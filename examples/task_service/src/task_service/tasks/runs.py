@@ -312,8 +312,7 @@ class Runs:
         which = of_key(owner_id or principal.owner.id, key_id)
         async with self._accounts.change(principal) as change:
             ids = await cancel_runs(change.connection, which, change.now, error=_WITH_ITS_KEY)
-            for run_id in ids:
-                await change.record("run.cancelled", run_id)
+            await change.record("run.cancelled", *ids)
         return ids
 
 
