@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -78,16 +77,13 @@ def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:
 def greeting(data: Path, **settings: str) -> str:
     """What `task-service serve` prints once it serves; in this process, and without its server."""
 
-    async def start(server: Server) -> None:
+    async def begin(server: Server, sockets: object) -> None:
         app = server.config.app
         async with app.router.lifespan_context(app):
             await server._on_started()
 
-    def begin(server: Server, sockets: object) -> None:
-        asyncio.run(start(server))
-
     with (
-        mock.patch.object(Server, "run", begin),
+        mock.patch.object(Server, "serve", begin),
         mock.patch("task_service.cli.signal.signal"),
         mock.patch("task_service.cli.keep_what_exists") as kept,
     ):

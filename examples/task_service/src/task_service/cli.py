@@ -94,12 +94,14 @@ def serve() -> None:
     with bind(settings.host, settings.port) as listener:
         settings = _with_port(settings, listener)
         configure_logging(settings.log_format, settings.log_level)
-        # The lifespan does it too; here an error of the database is one line of output.
-        asyncio.run(_prepare(settings))
-        _serve(settings, listener)
+        try:
+            with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+                runner.run(_serve(settings, listener))
+        except KeyboardInterrupt:
+            _leave()
 
 
-def _serve(settings: Settings, listener: socket.socket) -> None:
+async def _serve(settings: Settings, listener: socket.socket) -> None:
     app = create_app(settings)
     services: Services = app.state.services
     server = Server(
@@ -109,12 +111,16 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         on_started=lambda: _start(services),
         on_stopping=services.stopping.set,
     )
+    # The lifespan does it too; here an error of the database is one line of output.
+    try:
+        await migrate_database(services.db)
+        await services.agree_on_secrets()
+    except MskAuthError:
+        await services.close()
+        raise
     # uvicorn raises the signal that stopped it again once it is done.
     signal.signal(signal.SIGTERM, _leave)
-    try:
-        server.run(sockets=[listener])
-    except KeyboardInterrupt:
-        _leave()
+    await server.serve(sockets=[listener])
 
 
 @main.command()
@@ -298,11 +304,6 @@ async def _migrate(
         click.echo(
             "Once no process of an older version is left, run: task-service migrate --finish"
         )
-
-
-async def _prepare(settings: Settings) -> None:
-    async with _services(settings):
-        pass
 
 
 async def _start(services: Services) -> None:

@@ -28,7 +28,7 @@ _REQUEST_IN_TRANSIT_SECONDS: Final = 0.3
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket for :meth:`Server.run`: the one that systemd has passed (sd_listen_fds(3)), or a new one.
+    """A listening socket for :meth:`Server.serve`: the one that systemd has passed (sd_listen_fds(3)), or a new one.
 
     Args:
         host: A name or an address of this machine. The passed socket has its own.

@@ -162,7 +162,7 @@ class Worker:
             await stop.wait()
             return
         stopping = asyncio.create_task(stop.wait(), name="stop of the runner")
-        listening = listen_to_queue(self.settings, self.runner, stop, serving=self.serving)
+        listening = self._listen_to_queue(stop)
         try:
             while not stop.is_set():
                 working = asyncio.create_task(self.runner.run(), name="runner")
@@ -178,6 +178,15 @@ class Worker:
             stopping.cancel()
             if listening is not None:
                 await listening
+
+    def _listen_to_queue(self, stop: asyncio.Event) -> asyncio.Task[None] | None:
+        """Be a worker of the queue, unless this process executes runs only while there are no workers, or is on SQLite."""
+        if self.settings.on_sqlite or (self.serving and self.settings.execute_runs != "always"):
+            return None
+        from .tasks.queue import listen
+
+        listening = listen(self.settings.database_url, self.runner.handle_notification, stop=stop)
+        return asyncio.create_task(listening, name="queue")
 
 
 def tracing_of(settings: Settings) -> Tracing | None:
@@ -196,20 +205,3 @@ def tracing_of(settings: Settings) -> Tracing | None:
             "TASK_SERVICE_TRACING needs OpenTelemetry. Install task-service[opentelemetry]."
         ) from error
     return Tracing.to_collector()
-
-
-def listen_to_queue(
-    settings: Settings, runner: Runner, stop: asyncio.Event, *, serving: bool
-) -> asyncio.Task[None] | None:
-    """Start listening to the queue until `stop` is set, if this process is a worker of the queue.
-
-    A process that executes runs only while there are no workers is none, and neither is a process on SQLite.
-    """
-    if settings.on_sqlite or (serving and settings.execute_runs != "always"):
-        return None
-    from .tasks.queue import listen
-
-    return asyncio.create_task(
-        listen(settings.database_url, runner.handle_notification, stop=stop),
-        name="queue",
-    )
