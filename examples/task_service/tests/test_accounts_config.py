@@ -79,13 +79,6 @@ def test_only_lifetimes_may_be_null(name: str) -> None:
     assert _refused({name: None}) == [name]
 
 
-@pytest.mark.parametrize(
-    "command", ["", "a b", "./x", "bin/x", "a\nb", "/bin/a\x00b", "..", "/" + "x" * 2000]
-)
-def test_a_command_is_a_name_or_an_absolute_path(command: str) -> None:
-    assert _refused({"allowed_commands": ["echo", command]}) == ["allowed_commands.1"]
-
-
 def test_there_are_at_most_200_commands_and_each_once() -> None:
     assert _refused({"allowed_commands": [f"c{number}" for number in range(201)]}) == [
         "allowed_commands"
@@ -160,14 +153,6 @@ async def test_each_change_is_recorded_with_old_and_new_value_and_none_if_nothin
         (admin.id, "run_timeout_seconds", {"old": 300, "new": 60}),
     ]
     assert {row["updated_by"] for row in await it.rows("settings")} == {admin.id}
-
-
-async def test_a_patch_with_one_mistake_changes_nothing(it: World) -> None:
-    with pytest.raises(InputInvalid):
-        await it.config.update({"run_timeout_seconds": 60, "max_keys_per_user": 0})
-
-    assert await it.config.current() == ServiceConfig()
-    assert await it.actions() == []
 
 
 async def test_two_changes_that_do_not_go_together_cannot_both_be_made(it: World) -> None:

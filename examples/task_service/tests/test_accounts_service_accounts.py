@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,21 @@ from sqlalchemy import insert, update
 from sqlalchemy.exc import IntegrityError
 
 from msk_auth import Principal
-from msk_auth.errors import InputInvalid, LoginTooOld, PermissionDenied
+from msk_auth.errors import InputInvalid, PermissionDenied
 from msk_auth.keys import CreatedKey
 from task_service.accounts.audit import AuditQuery
-from task_service.accounts.roles import RECENT_LOGIN
-from task_service.accounts.service_accounts import PERMISSIONS, ServiceAccount, ServiceAccountQuery
-from task_service.db.paging import PageRequest
+from task_service.accounts.service_accounts import ServiceAccount, ServiceAccountQuery
 from task_service.accounts.users import User
 from task_service.db import schema
+from task_service.db.paging import PageRequest
 from task_service.errors import (
-    LastAdministrator,
     LoginFailed,
     ServiceAccountNotFound,
-    UsernameTaken,
     UserNotFound,
 )
 from task_service.services import Services
 from task_service.settings import Settings
-from task_service.tasks.models import NewTask, RunState
+from task_service.tasks.models import NewTask
 
 pytestmark = pytest.mark.anyio
 
@@ -86,84 +82,6 @@ async def entries(services: Services, action: str) -> list[tuple[str, str | None
 # What one is
 
 
-async def test_one_is_created_described_and_listed_by_name(
-    services: Services, ada: Principal[User], bot: ServiceAccount
-) -> None:
-    accounts = services.service_accounts
-    assert (bot.name, bot.description, bot.disabled) == ("deploy-bot", "Deploys", False)
-    assert (bot.active_keys, bot.last_used_at) == (0, None)
-    other = await accounts.create(" Backup ", "  ", by=ada)
-    assert (other.name, other.description) == ("backup", None)
-    page = await accounts.list(ServiceAccountQuery(), limit=1, count=True)
-    assert ([one.name for one in page.items], page.total) == (["backup"], 2)
-    page = await accounts.list(ServiceAccountQuery(), limit=1, cursor=page.next_cursor)
-    assert ([one.name for one in page.items], page.next_cursor) == (["deploy-bot"], None)
-    changed = await accounts.change(bot.id, by=ada, description="Deploys at night")
-    assert await accounts.get(bot.id) == changed
-    assert (await accounts.change(bot.id, by=ada, description="")).description is None
-    for query, found in (
-        (ServiceAccountQuery(search="DEPLOY"), ["deploy-bot"]),
-        (ServiceAccountQuery(search=other.id), ["backup"]),
-        (ServiceAccountQuery(disabled=True), []),
-        (ServiceAccountQuery(disabled=False), ["backup", "deploy-bot"]),
-    ):
-        assert [one.name for one in (await accounts.list(query)).items] == found
-    name = {"name": "deploy-bot"}
-    assert await entries(services, "service_account.") == [
-        ("service_account.created", "ada", name),
-        ("service_account.created", "ada", {"name": "backup"}),
-        ("service_account.described", "ada", {**name, "description": "Deploys at night"}),
-        ("service_account.described", "ada", {**name, "description": None}),
-    ]
-
-
-async def test_a_name_belongs_to_a_user_or_to_a_service_account(
-    services: Services, bot: ServiceAccount
-) -> None:
-    with pytest.raises(UsernameTaken):
-        await services.service_accounts.create("ADA")
-    with pytest.raises(UsernameTaken):
-        await services.users.create("Deploy-Bot", ["user"])
-
-
-@pytest.mark.parametrize(
-    ("name", "description", "field"),
-    [
-        ("", None, "name"),
-        ("deploy bot", None, "name"),
-        ("x" * 65, None, "name"),
-        ("bot", "x" * 501, "description"),
-        ("bot", "a\x00b", "description"),
-        ("bot", "two\nlines", "description"),
-    ],
-)
-async def test_a_bad_one_is_not_created(
-    services: Services, name: str, description: str | None, field: str
-) -> None:
-    with pytest.raises(InputInvalid) as refused:
-        await services.service_accounts.create(name, description)
-    assert [error.field for error in refused.value.errors] == [field]
-    assert (await services.service_accounts.list(ServiceAccountQuery())).items == ()
-
-
-async def test_what_is_for_users_does_not_find_it(
-    services: Services, ada: Principal[User], bot: ServiceAccount
-) -> None:
-    assert [user.username for user in (await services.users.list(count=True)).items] == ["ada"]
-    for attempt in (
-        services.users.get(bot.id),
-        services.users.change(bot.id, by=ada, roles=["admin"]),
-        services.users.change(bot.id, by=ada, disabled=True),
-        services.invitations.create(bot.id, by=ada),
-    ):
-        with pytest.raises(UserNotFound):
-            await attempt
-    with pytest.raises(ServiceAccountNotFound):
-        await services.service_accounts.get(ada.owner.id)
-    with pytest.raises(LastAdministrator):
-        await services.users.change(ada.owner.id, disabled=True)
-
-
 # It never logs in
 
 
@@ -202,106 +120,7 @@ async def test_a_link_that_someone_wrote_for_it_sets_no_password(
 # Its keys
 
 
-async def test_an_administrator_makes_a_key_that_belongs_to_it(
-    services: Services, ada: Principal[User], bot: ServiceAccount
-) -> None:
-    key = await key_of(services, ada, bot)
-    assert (key.record.owner_id, key.record.scopes) == (bot.id, PERMISSIONS)
-    using = await use(services, key)
-    assert (using.owner.id, using.user.username) == (bot.id, "deploy-bot")
-    assert using.permissions == {"tasks:read", "tasks:run", "tasks:write"}
-    (entry,) = await entries(services, "key.created")
-    assert entry[1:] == (
-        "ada",
-        {"name": "pipeline", "owner_id": bot.id, "scopes": sorted(PERMISSIONS)},
-    )
-    await services.authenticator.flush()
-    summary = await services.service_accounts.get(bot.id)
-    assert summary.active_keys == 1
-    assert summary.last_used_at is not None
-    await services.authenticator.revoke_key(ada, key.record.id, on_behalf_of=bot.id)
-    with refused_with("key_revoked"):
-        await use(services, key)
-    assert (await services.service_accounts.get(bot.id)).active_keys == 0
-
-
-async def test_only_an_administrator_acts_for_it_and_nobody_acts_for_a_person(
-    services: Services, ada: Principal[User], bot: ServiceAccount
-) -> None:
-    await services.users.create("ulf", ["user"], password=PASSWORD)
-    ulf = await logged_in(services, "ulf")
-    for who, owner_id in (
-        (ulf, bot.id),
-        (ulf, ada.owner.id),
-        (ada, ulf.owner.id),
-        (ada, "svc_0000000000000000"),
-        (ada, "svc_"),
-    ):
-        with pytest.raises(PermissionDenied):
-            await services.authenticator.create_key(who, name="mine", on_behalf_of=owner_id)
-        with pytest.raises(PermissionDenied):
-            await services.authenticator.list_keys(who, on_behalf_of=owner_id)
-
-
-@pytest.mark.parametrize("scope", ["keys:manage", "tasks:read_all", "admin:users"])
-async def test_no_key_of_it_can_do_more_than_it(
-    services: Services, ada: Principal[User], bot: ServiceAccount, scope: str
-) -> None:
-    with pytest.raises(InputInvalid) as refused:
-        await services.authenticator.create_key(ada, name="x", scopes=[scope], on_behalf_of=bot.id)
-    assert [error.field for error in refused.value.errors] == ["scopes"]
-
-
-async def test_every_change_of_its_keys_takes_a_recent_login(
-    services: Services, ada: Principal[User], bot: ServiceAccount
-) -> None:
-    it = services.authenticator
-    key = (await key_of(services, ada, bot)).record
-    old = replace(ada, authenticated_at=services.clock.now() - RECENT_LOGIN - timedelta(seconds=1))
-    acting = {"on_behalf_of": bot.id}
-    for attempt in (
-        it.create_key(old, name="another", **acting),
-        it.rotate_key(old, key.id, overlap=timedelta(0), **acting),
-        it.update_key(old, key.id, name="renamed", **acting),
-        it.revoke_key(old, key.id, **acting),
-    ):
-        with pytest.raises(LoginTooOld):
-            await attempt
-    # Nothing happened, and reading needs no such login.
-    assert await it.get_key(old, key.id, **acting) == key
-    assert (await it.list_keys(old, **acting)).items == (key,)
-    # The key of the administrator is their own.
-    await it.create_key(old, name="my own")
-
-
 # Its end
-
-
-async def test_disabling_it_refuses_its_keys_and_ends_its_runs_and_enabling_accepts_them_again(
-    services: Services, ada: Principal[User], bot: ServiceAccount
-) -> None:
-    key = await key_of(services, ada, bot)
-    using = await use(services, key)
-    task = await services.tasks.create(
-        using, NewTask(name="hello", handler="command", params={"argv": ["echo", "hello"]})
-    )
-    assert task.owner_id == bot.id
-    queued = await services.runs.request(using, task.id)
-    assert (await services.service_accounts.change(bot.id, by=ada, disabled=True)).disabled
-    with refused_with("owner_disabled"):
-        await use(services, key)
-    run = await services.runs.get(ada, queued.id)
-    assert run.state is RunState.CANCELLED
-    with pytest.raises(InputInvalid):
-        await key_of(services, ada, bot)
-    await services.service_accounts.change(bot.id, by=ada, disabled=True)
-    await services.service_accounts.change(bot.id, by=ada, disabled=False)
-    assert (await use(services, key)).owner.id == bot.id
-    assert [entry[:2] for entry in await entries(services, "service_account.")] == [
-        ("service_account.created", "ada"),
-        ("service_account.disabled", "ada"),
-        ("service_account.enabled", "ada"),
-    ]
 
 
 async def test_a_deleted_one_is_gone_and_its_name_is_free(

@@ -133,21 +133,6 @@ async def test_what_was_typed_is_not_in_the_database(
     assert not [key for key in keys if "secret" in key or HOME in key]
 
 
-async def test_two_processes_share_one_lockout(processes: Processes) -> None:
-    """ASVS 5.0, section 6.3.1: asking a second process is no way around the limit."""
-    one, two = (LoginThrottle(each, key=KEY) for each in processes)
-    with client(HOME):
-        for _ in range(PER_PAIR // 2):
-            await one.attempt("ann")
-            await two.attempt("ann")
-        for throttle in (one, two):
-            with pytest.raises(TooManyAttempts) as caught:
-                await throttle.attempt("ann")
-            assert caught.value.retry_after == 15 * 60
-        await one.succeeded("ann")
-        await two.attempt("ann")
-
-
 @pytest.mark.parametrize("closed_by", ["the pair", "the address", "the account"])
 async def test_a_refused_attempt_writes_nothing(
     processes: Processes, databases: tuple[Database, Database], closed_by: str

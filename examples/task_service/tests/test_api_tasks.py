@@ -86,7 +86,8 @@ async def test_a_task_is_changed_member_by_member(user: Caller) -> None:
     changed = expect(await user.patch(path, {"name": "renamed"}), 200)
     assert changed == {**task, "name": "renamed", "updated_at": changed["updated_at"]}
     assert expect(await user.patch(path, {"timeout_seconds": None}), 200)["timeout_seconds"] is None
-    assert wrong_fields(await user.patch(path, {"name": None})) == {"name"}
+    for member in ("name", "handler", "params"):
+        assert wrong_fields(await user.patch(path, {member: None})) == {member}
 
 
 async def test_a_deleted_task_is_gone(user: Caller) -> None:
@@ -119,9 +120,13 @@ async def test_no_member_can_be_set_that_is_not_for_the_client(
         ({"name": ""}, {"name"}),
         ({"name": "n" * 101}, {"name"}),
         ({"name": "two\nlines"}, {"name"}),
+        ({"name": "  "}, {"name"}),
+        ({"name": "\u202egnp.exe"}, {"name"}),
         ({"name": "nul\x00"}, {"name"}),
         ({"name": 5}, {"name"}),
         ({"handler": "shell"}, {"handler"}),
+        ({"handler": "h" * 65}, {"handler"}),
+        ({"handler": "http_request", "params": {"url": "http://127.0.0.1/"}}, {"params.url"}),
         ({"params": {}}, {"params.argv"}),
         ({"params": {"argv": "echo hello"}}, {"params.argv"}),
         ({"params": {"argv": ["echo"], "shell": True}}, {"params.shell"}),
@@ -129,6 +134,7 @@ async def test_no_member_can_be_set_that_is_not_for_the_client(
         ({"timeout_seconds": 0}, {"timeout_seconds"}),
         ({"timeout_seconds": True}, {"timeout_seconds"}),
         ({"timeout_seconds": 1.5}, {"timeout_seconds"}),
+        ({"timeout_seconds": 86_401}, {"timeout_seconds"}),
         ({"timeout_seconds": 10**30}, {"timeout_seconds"}),
     ],
 )
@@ -161,6 +167,7 @@ async def test_an_administrator_reads_all_tasks_and_changes_none(
     assert expect(await admin.get(path), 200) == task
     assert problem(await admin.patch(path, {"name": "mine"})) == (404, "task_not_found")
     assert problem(await admin.delete(path)) == (404, "task_not_found")
+    assert problem(await admin.post(f"{path}/run")) == (404, "task_not_found")
     run = expect(await user.post(f"{path}/run"), 202)
     expect(await admin.get(f"/api/runs/{run['id']}"), 200)
     await user.wait_for_run(run["id"])
@@ -178,6 +185,14 @@ async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:
     fresh = {"Idempotency-Key": "deploy-43"}
     run = expect(await user.post(f"/api/tasks/{task['id']}/run", headers=fresh), 202)
     assert run["id"] != answers[0].json()["id"]
+    longest = {"Idempotency-Key": "~" * 255}
+    twice = [
+        expect(await user.post(f"/api/tasks/{task['id']}/run", headers=longest), 202) for _ in "12"
+    ]
+    assert twice[0]["id"] == twice[1]["id"]
+    for bad in ("", "a b", "a" * 256):
+        response = await user.post(f"/api/tasks/{task['id']}/run", headers={"Idempotency-Key": bad})
+        assert wrong_fields(response) == {"Idempotency-Key"}
 
 
 async def test_a_run_is_cancelled(user: Caller, admin: Caller) -> None:

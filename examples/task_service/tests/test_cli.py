@@ -444,16 +444,6 @@ def test_the_doctor_distinguishes_a_file_from_a_folder(tmp_path: Path) -> None:
     )
 
 
-def test_the_doctor_reports_an_old_schema(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    assert run(data, "migrate").exit_code == 0
-    with closing(sqlite3.connect(data / "task-service.sqlite3")) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0019'")
-    done = run(data, "doctor", PORT="0")
-    assert done.exit_code == 0
-    assert "schema: is brought to this version at start" in done.stdout
-
-
 STUBBORN = """
 import asyncio
 from task_service.cli import end_the_rest

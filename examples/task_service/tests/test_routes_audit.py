@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -98,15 +97,3 @@ def test_the_command_passes_on_the_service(tmp_path: Path) -> None:
     assert (audited.returncode, audited.stderr) == (0, "")
     assert re.search(r"(?m)^POST +/api/tasks/{taskId}/run +permissions: tasks:run ", audited.stdout)
     assert audited.stdout.rstrip().endswith("0 undeclared, 0 flagged")
-
-
-def test_the_command_fails_on_an_undeclared_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened = [word for path in (*OPEN, *PAGES) if path != "/tasks" for word in ("--public", path)]
-    monkeypatch.setenv("TASK_SERVICE_DATA_DIR", str(tmp_path / "data"))
-    (command,) = entry_points(group="console_scripts", name="msk-auth")
-    assert command.load()(["routes", "--factory", "task_service.app:create_app", *opened]) == 1
-    output = capsys.readouterr()
-    assert "1 undeclared" in output.out
-    assert "/tasks: declares no policy. Guard it, or declare it public or" in output.err

@@ -36,9 +36,8 @@ from task_service.db.schema import runs as runs_table
 from task_service.handlers import HandlerResult, RunContext
 from task_service.request_record import RequestRecord, current_request
 from task_service.tasks.execution import Execution
-from task_service.tasks.models import LogLine, NewTask, Run, RunState, TaskChanges
+from task_service.tasks.models import NewTask, Run, RunState, TaskChanges
 from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.run_log import LogReader
 from task_service.tasks.runner import LEASE, Runner
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
@@ -240,19 +239,6 @@ async def test_what_a_process_has_executed_is_observed(world: World) -> None:
     assert observer.ended_runs == ["failed", "succeeded"]
 
 
-async def test_a_run_is_executed_with_its_output(world: World) -> None:
-    async with world.running():
-        task = await world.tasks.create(
-            ANN, NewTask(name="Echo", handler="command", params={"argv": ["echo", "hello"]})
-        )
-        run = await world.until(await world.runs.request(ANN, task.id))
-    assert (run.state, run.attempt, run.exit_code, run.error) == (RunState.SUCCEEDED, 1, 0, None)
-    assert run.started_at is not None
-    assert run.finished_at is not None
-    assert run.created_at <= run.started_at <= run.finished_at
-    assert await world.text(run) == "hello\n"
-
-
 async def test_a_local_event_wakes_the_runner_at_once(sqlite: World) -> None:
     async with sqlite.running(poll=timedelta(seconds=60)):
         await asyncio.sleep(0.1)
@@ -317,19 +303,6 @@ async def test_a_handler_that_cancels_itself_has_failed(sqlite: World) -> None:
         assert (await sqlite.until(await sqlite.request(doing(HandlerResult(0))))).exit_code == 0
 
 
-async def test_a_command_that_is_no_longer_allowed_is_not_run(sqlite: World) -> None:
-    task = await sqlite.tasks.create(
-        ANN, NewTask(name="Echo", handler="command", params={"argv": ["echo"]})
-    )
-    run = await sqlite.runs.request(ANN, task.id)
-    sqlite.config.settings.allowed_commands = []
-    async with sqlite.running():
-        run = await sqlite.until(run)
-    assert run.state is RunState.FAILED
-    assert run.error is not None
-    assert "This command is not allowed" in run.error
-
-
 async def test_a_run_of_an_uninstalled_handler_fails(sqlite: World) -> None:
     run = await sqlite.request(doing(HandlerResult(0)))
     async with sqlite.db.write() as connection:
@@ -361,15 +334,6 @@ async def test_a_cancelled_run_is_stopped(world: World) -> None:
     assert blocker.stopped.is_set()
 
 
-async def test_deleting_a_task_stops_its_run(sqlite: World) -> None:
-    blocker = Blocker()
-    async with sqlite.running():
-        run = await sqlite.request(blocker)
-        await within(blocker.started)
-        await sqlite.tasks.delete(ANN, run.task_id)
-        assert (await sqlite.until(run)).state is RunState.CANCELLED
-
-
 async def test_the_runner_does_not_wait_for_a_handler_that_does_not_stop(
     sqlite: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -399,27 +363,6 @@ async def test_an_exception_while_stopping_is_logged(
 
 
 # The log
-
-
-async def test_output_can_be_followed_while_it_is_made(world: World) -> None:
-    go_on = asyncio.Event()
-
-    async def work(context: RunContext) -> HandlerResult:
-        context.log("stdout", "first\n")
-        await go_on.wait()
-        context.log("stderr", "last\n")
-        return HandlerResult(0)
-
-    logs = LogReader(world.db, world.events, world.clock, poll=timedelta(seconds=60))
-    async with world.running():
-        run = await world.request(work)
-        seen = []
-        async with asyncio.timeout(LIMIT):
-            async for item in logs.follow(run.id):
-                assert isinstance(item, LogLine)
-                seen.append((item.seq, item.stream, item.text))
-                go_on.set()
-    assert seen == [(1, "stdout", "first\n"), (2, "stderr", "last\n")]
 
 
 async def test_much_output_is_written_in_few_batches(
