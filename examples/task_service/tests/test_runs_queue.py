@@ -45,7 +45,7 @@ from task_service.tasks.runner import Runner
 from task_service.tasks.runs import Runs
 from task_service.tasks.status import count_live_workers
 from task_service.tasks.tasks import Tasks
-from task_service.tasks.worker_runs import AcquiredRun, LeaseWatch, Outcome, WorkerRuns
+from task_service.tasks.worker_runs import AcquiredRun, LeaseWatch, WorkerRuns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -452,32 +452,6 @@ async def test_a_worker_that_freezes_while_it_acquires_keeps_no_other_waiting(
         acquired = await worker.acquire(1)
         await connection.invalidate()
     assert [each.run_id for each in acquired] == [run.id]
-
-
-async def test_the_limit_of_concurrent_runs_holds_across_machines(
-    deployment: Deployment,
-) -> None:
-    deployment.config.settings.max_concurrent_runs_per_user = 3
-    for who in (ANN, BOB):
-        for _ in range(6):
-            await deployment.request(who)
-    async with AsyncExitStack() as stack:
-        workers = [deployment.worker(stack, number) for number in range(4)]
-        acquired = await asyncio.gather(*(worker.acquire(1) for worker in workers * 4))
-        held = [run for each in acquired for run in each]
-        assert len({run.run_id for run in held}) == len(held) == 6
-        async with deployment.db.read() as connection:
-            running = await connection.execute(
-                select(runs_table.c.owner_id, func.count())
-                .where(runs_table.c.state == RunState.RUNNING)
-                .group_by(runs_table.c.owner_id)
-            )
-            assert dict([tuple(row) for row in running]) == {"usr_ann": 3, "usr_bob": 3}
-        done = held[0]
-        worker = next(each for each in workers if each._worker_id == done.worker_id)
-        await worker.finish(done, Outcome(RunState.SUCCEEDED), None)
-        assert await workers[1].acquire(1)
-        assert await workers[2].acquire(1) == []
 
 
 async def test_a_worker_survives_the_loss_of_its_queue_connection(deployment: Deployment) -> None:
