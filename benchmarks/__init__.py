@@ -4,6 +4,6 @@ Every figure comes from one run in which the things compared take turns, round b
 machine does meets all of them alike. A ratio is therefore made within each round, and shown as the median of all
 rounds with its quartiles; absolute times belong to one machine and one day.
 
-A measurement is a function from a `Scale` to a `Result`. It prints nothing: the result is a table, a JSON file and a
-chart, and the documentation is made from those files.
+A measurement is a function from a `Scale` to a `Result`. It prints nothing: the result is a table and a JSON file,
+and the documentation draws its charts from those files.
 """

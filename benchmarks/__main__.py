@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from .chart import draw
 from .result import Result, table
 from .timing import Scale
 
@@ -30,7 +29,7 @@ NAMES = (
     "memory",
     "imports",
 )
-"""Every measurement, each a module of its own; the documentation shows them in this order."""
+"""Every measurement, each a module of its own; the documentation names their aims in this order."""
 
 APART = ("service", "soak", "existing", "changes")
 """Measured only when they are named: the first two start a deployment of their own, the others are not on the documentation's page."""
@@ -49,10 +48,9 @@ def measure(name: str, scale: Scale) -> Result:
 
 
 def write(result: Result, folder: Path) -> None:
-    """Keep a result as `<name>.json` and its chart as `<name>.svg`."""
+    """Keep a result as `<name>.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{result.name}.json").write_text(result.to_json(), "utf-8")
-    (folder / f"{result.name}.svg").write_text(draw(result), "utf-8")
 
 
 def report(result: Result) -> str:
@@ -81,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--write",
         action="store_true",
-        help=f"keep results and charts in docs/{'/'.join(ASSETS.parts[-2:])}",
+        help=f"keep results in docs/{'/'.join(ASSETS.parts[-2:])}",
     )
     parser.add_argument(
         "--minutes", type=float, default=30, help="how long a soak lasts (default: %(default)s)"

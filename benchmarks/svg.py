@@ -7,8 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 WIDTH = 760
 FONT = 13
 
-# Alone in a file the chart follows the reader's system; inside a page of the documentation, the page's own switch,
-# whose selectors are the more specific ones.
+# A page of the documentation has its own switch between light and dark.
 _LIGHT = (
     "--ink:#1f2328;--faint:#d0d7de;--soft:#59636e;--a:#0b63c5;--b:#b3400a;--c:#1a7f37;--d:#8250df;"
 )
@@ -16,8 +15,6 @@ _DARK = (
     "--ink:#e6edf3;--faint:#3d444d;--soft:#9198a1;--a:#6cb6ff;--b:#f69d50;--c:#57d364;--d:#dcbdfb;"
 )
 _STYLE = f"""
-svg.benchmark{{{_LIGHT}}}
-@media (prefers-color-scheme:dark){{svg.benchmark{{{_DARK}}}}}
 [data-md-color-scheme=default] svg.benchmark{{{_LIGHT}}}
 [data-md-color-scheme=slate] svg.benchmark{{{_DARK}}}
 svg.benchmark text{{font:{FONT}px system-ui,sans-serif;fill:var(--ink)}}

@@ -57,7 +57,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     },
     **{
         f"benchmark-{name}": cache(partial(benchmarks_page.render, name))
-        for name in benchmarks_page.names()
+        for name in benchmarks_page.SHOWN
     },
 }
 """From the name in a marker to what takes its place."""
@@ -90,8 +90,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     _pages[page.file.src_uri] = llms.Source(
         title=str(page.title), url=page.url, markdown=filled, meta=dict(page.meta)
     )
-    folder = Path(page.file.abs_src_path or "").parent
-    return breakable(benchmarks_page.inline(diagrams.inline(filled), folder))
+    return breakable(diagrams.inline(filled))
 
 
 def on_post_page(output: str, **_: Any) -> str:

@@ -1,4 +1,4 @@
-"""What is generated matches its source: parts of pages, diagrams, charts, the README's figures, the lists of pages."""
+"""What is generated matches its source: parts of pages, diagrams, the README's figures, the lists of pages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks.__main__ import ASSETS
-from benchmarks.chart import draw
-from benchmarks.result import Result
-from docs.tools import benchmarks_page, diagrams, hooks, readme
+from docs.tools import diagrams, hooks, readme
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -22,12 +19,6 @@ def asked(marker: str) -> list[str]:
 def test_every_generated_part_and_diagram_is_on_a_page() -> None:
     assert sorted(asked(r"<!-- generated: ([a-z-]+) -->")) == sorted(hooks.GENERATED)
     assert set(asked(r"<!-- drawn: (\w+) -->")) == diagrams.DRAWN.keys()
-
-
-@pytest.mark.parametrize("name", benchmarks_page.names())
-def test_a_chart_is_that_of_its_result(name: str) -> None:
-    result = Result.from_json((ASSETS / f"{name}.json").read_text("utf-8"))
-    assert (ASSETS / f"{name}.svg").read_text("utf-8") == draw(result)
 
 
 def test_the_readme_is_what_the_results_make_of_it() -> None:
