@@ -136,6 +136,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Nothing that is collected becomes garbage, and looking for some takes an eighth of the time."""
+    # Hypothesis looks once among all objects for what holds its random numbers: now there are few.
+    _use_hypothesis()
     gc.disable()
     try:
         return (yield)
@@ -145,8 +147,6 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_finish() -> None:
     """Keep the tests themselves out of garbage collections, where they would take a third of a second each time."""
-    # Hypothesis looks for what holds its random numbers, and does not find it among what is frozen.
-    _use_hypothesis()
     gc.collect()
     gc.freeze()
 
