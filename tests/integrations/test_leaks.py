@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_plus
@@ -9,8 +10,7 @@ from urllib.parse import quote_plus
 import pytest
 from tests.cases import case
 from tests.contract.adapter import START, Reply, World, make_world
-from tests.integrations.adapters import send
-from tests.integrations.leak_apps import LEAK_APPS
+from tests.integrations.adapters import ADAPTERS, adapter_of, mounted, send
 from tests.leaks.support import Reporter, match, report
 
 from msk_auth._route_audit import list_routes
@@ -65,11 +65,38 @@ class Site:
         return record.revoked_at is not None
 
 
-@pytest.fixture(params=LEAK_APPS)
+@pytest.fixture(params=ADAPTERS)
 def site(request: pytest.FixtureRequest) -> Site:
+    return make_site(request.param)
+
+
+def make_site(adapter: str) -> Site:
+    """One whose application has the two routes that need no login."""
     site = Site(make_world())
-    site.app = LEAK_APPS[request.param](site.world, site.fetch, site.gate)
+    auth, receiver = parts(adapter, site.world, site.fetch)
+
+    async def gate(_request: object) -> None:
+        site.gate()
+
+    throttle = (lambda _request: site.gate()) if adapter == "flask" else gate
+    routes = auth.revocation_route(throttle=throttle), auth.leak_route(receiver, throttle=throttle)
+    site.app = mounted(adapter, auth, *routes, errors="all")
     return site
+
+
+def parts(adapter: str, world: World, fetch: Callable[[], bytes] = bytes) -> tuple[Any, Any]:
+    """An adapter, and a receiver of its kind."""
+
+    async def fetch_keys() -> bytes:
+        return fetch()
+
+    if adapter == "flask":
+        receiver = GitHubLeakReceiver(world.blocking, fetch_keys=fetch)
+        return adapter_of(adapter, world.blocking), receiver
+    # Litestar's has no `install`.
+    options = {"errors": "all"} if adapter == "litestar" else {}
+    waiting = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=fetch_keys)
+    return adapter_of(adapter, world.authenticator, **options), waiting
 
 
 def token(site: Site, name: str) -> bytes:
@@ -317,46 +344,31 @@ def test_both_are_public_by_declaration(site: Site) -> None:
 
 
 @pytest.mark.parametrize("path", ["api/revoke", "/api/revoke/", "", "/"])
-@pytest.mark.parametrize("adapter", LEAK_APPS)
+@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_paths_that_do_not_work(adapter: str, path: str) -> None:
-    auth, receiver, _ = parts(adapter)
+    auth, receiver = parts(adapter, make_world())
     with pytest.raises(ConfigurationError, match="such as '/api/revoke'"):
         auth.revocation_route(path=path, throttle=None)
     with pytest.raises(ConfigurationError, match="such as '/api/leaks/github'"):
         auth.leak_route(receiver, path=path, throttle=None)
 
 
-@pytest.mark.parametrize("adapter", LEAK_APPS)
+@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_going_without_a_throttle_has_to_be_explicit(adapter: str) -> None:
-    auth, receiver, _ = parts(adapter)
+    auth, receiver = parts(adapter, make_world())
     for call in (auth.revocation_route, lambda: auth.leak_route(receiver)):
         with pytest.raises(TypeError, match="throttle"):
             call()
 
 
-def parts(adapter: str) -> tuple[Any, Any, Any]:
-    """An adapter, a receiver of its kind, and one of the other."""
-    from importlib import import_module
-
-    world = make_world()
-    module = import_module(f"msk_auth.integrations.{adapter}")
-    blocking = GitHubLeakReceiver(world.blocking, fetch_keys=bytes)
-    waiting = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=None)  # type: ignore[arg-type]
-    if adapter == "flask":
-        return module.FlaskAuth(world.blocking), blocking, waiting
-    (kind,) = [name for name in module.__all__ if name.lower() == f"{adapter}auth"]
-    return getattr(module, kind)(world.authenticator), waiting, blocking
-
-
 async def test_the_document_describes_both() -> None:
     # Not a parameter: where neither is installed, nothing would be left to run.
-    for adapter in {"fastapi", "litestar"} & set(LEAK_APPS):
+    for adapter in {"fastapi", "litestar"} & set(ADAPTERS):
         await check_document(adapter)
 
 
 async def check_document(adapter: str) -> None:
-    site = Site(make_world())
-    app = LEAK_APPS[adapter](site.world, site.fetch, site.gate)
+    app = make_site(adapter).app
     target = b"/openapi.json" if adapter == "fastapi" else b"/schema/openapi.json"
     paths = (await send(app, "GET", target)).json["paths"]
     revoke, leaks = paths["/api/revoke"]["post"], paths["/api/leaks/github"]["post"]
