@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.support import KEY, SECRET, Run, Terminal
 
 from msk_auth import KeyFormat, __version__
 from msk_auth.cli import _keys, build_parser, main
@@ -27,6 +30,47 @@ VECTORS = re.findall(
     re.MULTILINE,
 )
 COMMANDS = ["generate", "inspect", "rules", "routes"]
+KEY = "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O"
+SECRET = "000000000000000000000000000000002uGo9O"
+
+
+@dataclass
+class Ran:
+    """What became of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command with these arguments and this input."""
+
+    def run(*arguments: object, stdin: str | bytes = b"") -> Ran:
+        raw = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
+        try:
+            code = main([str(each) for each in arguments])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run
+
+
+class Terminal(io.StringIO):
+    """A stream that reports to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
 
 
 # generate
