@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,8 +19,10 @@ from msk_auth import (
     ApiKey,
     AsyncAdminKeys,
     AsyncAuthenticator,
+    AsyncKeyExpiry,
     Authenticator,
     CredentialKind,
+    KeyExpiry,
     KeyStatus,
     Owner,
 )
@@ -136,45 +138,67 @@ def test_there_is_no_operation_that_makes_extends_or_shows_a_key() -> None:
 
 
 class Bare:
-    """A store of another library: the required methods only."""
+    """A store of another library: the required methods, and some of the others."""
 
-    def __init__(self, inner: Any) -> None:
-        for name in ScriptedStore.METHODS - {"list_all"}:
+    def __init__(self, inner: Any, more: Iterable[str]) -> None:
+        for name in (*REQUIRED, *more):
             setattr(self, name, getattr(inner, name))
 
 
-def test_a_store_that_cannot_list_all_keys_is_refused_at_start() -> None:
-    def find_owner(_owner_id: str) -> None: ...
-    async def find_owner_later(_owner_id: str) -> None: ...
-
-    blocking = Authenticator(Bare(MemoryKeyStore()), find_owner=find_owner)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"Bare cannot list the keys.*list_all"):
-        AdminKeys(blocking, "keys:admin")
-    awaiting = AsyncAuthenticator(
-        Bare(AsyncMemoryKeyStore()),  # type: ignore[arg-type]
-        find_owner=find_owner_later,
-    )
-    with pytest.raises(ConfigurationError, match=r"Bare cannot list the keys.*list_all"):
-        AsyncAdminKeys(awaiting, "keys:admin")
+REQUIRED = ScriptedStore.METHODS
+NO_LIST = r"Bare cannot list the keys.*list_all"
+NO_ENDS = r"Bare cannot list keys by their end.*list_expiring and announce_expiry"
+KINDS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
+    "administrators": (AdminKeys, AsyncAdminKeys, ("keys:admin",)),
+    "expiry": (KeyExpiry, AsyncKeyExpiry, ()),
+}
 
 
-def test_an_authenticator_of_the_other_kind_is_refused_at_start() -> None:
-    async def find_owner(_owner_id: str) -> None: ...
+async def find_owner(_owner_id: str) -> None: ...
 
+
+@pytest.mark.parametrize(
+    ("kind", "has", "message"),
+    [
+        ("administrators", (), NO_LIST),
+        ("expiry", (), NO_ENDS),
+        ("expiry", ("list_expiring",), NO_ENDS),
+        ("expiry", ("announce_expiry",), NO_ENDS),
+    ],
+)
+def test_a_store_that_cannot_list_what_is_asked_for_is_refused_at_start(
+    kind: str, has: tuple[str, ...], message: str
+) -> None:
+    blocking, awaiting, arguments = KINDS[kind]
+    given: Any = Bare(MemoryKeyStore(), has)
+    with pytest.raises(ConfigurationError, match=message):
+        blocking(Authenticator[None](given, find_owner=lambda _: None), *arguments)
+    given = Bare(AsyncMemoryKeyStore(), has)
+    with pytest.raises(ConfigurationError, match=message):
+        awaiting(AsyncAuthenticator[None](given, find_owner=find_owner), *arguments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_authenticator_of_the_other_kind_is_refused_at_start(kind: str) -> None:
+    makes, makes_async, arguments = KINDS[kind]
     blocking = Authenticator[None](MemoryKeyStore(), find_owner=lambda _: None)
     awaiting = AsyncAuthenticator[None](AsyncMemoryKeyStore(), find_owner=find_owner)
-    with pytest.raises(ConfigurationError, match="Use AsyncAdminKeys"):
-        AdminKeys(awaiting, "keys:admin")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=f"Use {makes_async.__name__}"):
+        makes(awaiting, *arguments)
 
     async def run(work: Callable[[], Any]) -> Any:
         return work()
 
-    wrong: list[Any] = [blocking, OffLoopAuthenticator(blocking, run)]
-    for authenticator in wrong:
-        with pytest.raises(ConfigurationError, match="Give an Authenticator to AdminKeys"):
-            AsyncAdminKeys(authenticator, "keys:admin")
+    message = f"Give an Authenticator to {makes.__name__}"
+    for authenticator in (blocking, OffLoopAuthenticator(blocking, run)):
+        with pytest.raises(ConfigurationError, match=message):
+            makes_async(authenticator, *arguments)
+
+
+def test_what_is_no_permission_is_refused_at_start() -> None:
+    authenticator = Authenticator[None](MemoryKeyStore(), find_owner=lambda _: None)
     with pytest.raises(ConfigurationError, match="is not a permission"):
-        AdminKeys(blocking, "keys admin")
+        AdminKeys(authenticator, "keys admin")
 
 
 # Listing

@@ -20,11 +20,10 @@ from msk_auth import (
     KeyExpiry,
     KeyLimits,
 )
-from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth.core import administration
-from msk_auth.errors import ConfigurationError, InputInvalid, StoreUnavailable
+from msk_auth.errors import InputInvalid, StoreUnavailable
 from msk_auth.events import KeyEvent, KeyExpiring
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.stores.memory import MemoryKeyStore
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -389,51 +388,7 @@ def test_a_page_has_500_keys_unless_fewer_are_asked_for(job: Job) -> None:
     assert ([record.id for record in rest.items], rest.next_cursor) == (["k500"], None)
 
 
-# At start, and what it is
-
-
-class Bare:
-    """A store of another library: the required methods, and one of the two."""
-
-    def __init__(self, inner: Any, *more: str) -> None:
-        for name in (*ScriptedStore.METHODS - METHODS, *more):
-            setattr(self, name, getattr(inner, name))
-
-
-@pytest.mark.parametrize("more", [(), ("list_expiring",), ("announce_expiry",)])
-def test_a_store_that_cannot_list_keys_by_their_end_is_refused_at_start(
-    more: tuple[str, ...],
-) -> None:
-    def find_owner(_owner_id: str) -> None: ...
-    async def find_owner_later(_owner_id: str) -> None: ...
-
-    message = r"Bare cannot list keys by their end.*list_expiring and announce_expiry"
-    blocking = Authenticator(Bare(MemoryKeyStore(), *more), find_owner=find_owner)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=message):
-        KeyExpiry(blocking)
-    awaiting = AsyncAuthenticator(
-        Bare(AsyncMemoryKeyStore(), *more),  # type: ignore[arg-type]
-        find_owner=find_owner_later,
-    )
-    with pytest.raises(ConfigurationError, match=message):
-        AsyncKeyExpiry(awaiting)
-
-
-def test_an_authenticator_of_the_other_kind_is_refused_at_start() -> None:
-    async def find_owner(_owner_id: str) -> None: ...
-
-    blocking = Authenticator[None](MemoryKeyStore(), find_owner=lambda _: None)
-    awaiting = AsyncAuthenticator[None](AsyncMemoryKeyStore(), find_owner=find_owner)
-    with pytest.raises(ConfigurationError, match="Use AsyncKeyExpiry"):
-        KeyExpiry(awaiting)  # type: ignore[arg-type]
-
-    async def run(work: Callable[[], Any]) -> Any:
-        return work()
-
-    wrong: list[Any] = [blocking, OffLoopAuthenticator(blocking, run)]
-    for authenticator in wrong:
-        with pytest.raises(ConfigurationError, match="Give an Authenticator to KeyExpiry"):
-            AsyncKeyExpiry(authenticator)
+# What it is
 
 
 def test_an_authenticator_itself_lists_no_keys_of_other_owners() -> None:
