@@ -936,14 +936,3 @@ def test_the_store_is_given_the_end_of_the_overlap(
     world.call("rotate_key", world.login(), created.record.id, overlap=overlap)
     (options,) = (options for _, options in world.store.arguments if "ends_at" in options)
     assert options["ends_at"] == NOW + ends_after
-
-
-def test_a_page_begins_after_the_last_key_of_the_one_before(world: World) -> None:
-    made = []
-    for _ in range(7):
-        made.append(world.create().record.id)
-        world.clock.advance(SECOND)
-    first = world.call("list_keys", world.login(), limit=3)
-    second = world.call("list_keys", world.login(), limit=3, cursor=first.next_cursor)
-    listed = [key.id for page in (first, second) for key in page.items]
-    assert listed == made[:0:-1]
