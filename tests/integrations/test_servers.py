@@ -47,12 +47,12 @@ COMMANDS = {
     ),
     "werkzeug": "flask --app {app} run --no-reload --host {host} --port {port}",
 }
-ASGI = ["fastapi", "starlette", "litestar"]
 # Each adapter under one server, and each other server with one adapter: what a server does is the same for all of them.
 ALL_DEPLOYMENTS = [
     ("uvicorn with h11", "fastapi"),
     ("uvicorn with httptools", "starlette"),
-    *(("granian", adapter) for adapter in [*ASGI, "flask"]),
+    # With Litestar as with FastAPI, whose websockets are Starlette's.
+    *(("granian", adapter) for adapter in ["fastapi", "litestar", "flask"]),
     ("gunicorn", "flask"),
     ("werkzeug", "flask"),
 ]
@@ -110,7 +110,7 @@ def is_emptied(server: str, adapter: str, case: Case) -> bool:
 WHOLE = {adapter: (server, adapter) for server, adapter in reversed(DEPLOYMENTS)}.values()
 
 # uvicorn needs another package for websockets.
-WITH_WEBSOCKETS = [each for each in DEPLOYMENTS if each[0] == "granian" and each[1] in ASGI]
+WITH_WEBSOCKETS = [each for each in DEPLOYMENTS if each[0] == "granian" and each[1] != "flask"]
 TALKS: dict[str, tuple[str, str | None, list[str]]] = {
     "nothing": ("/ws", None, []),
     "key_revoked": ("/ws", "key_revoked", []),

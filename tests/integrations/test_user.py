@@ -204,7 +204,10 @@ class Site:
 
 
 @pytest.fixture(
-    params=[(name, awaits) for name in ADAPTERS for awaits in (True, False)],
+    # Flask is synchronous.
+    params=[
+        (name, awaits) for name in ADAPTERS for awaits in (True, False) if awaits or name != "flask"
+    ],
     ids=lambda param: f"{param[0]} {'awaiting' if param[1] else 'blocking'}",
 )
 def site(request: pytest.FixtureRequest) -> Site:
