@@ -662,6 +662,18 @@ def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(writer: WithRegi
     assert writer.store.inner.recorded_leases() == ()
 
 
+def test_an_entry_that_cannot_be_removed_is_not_waited_for(
+    writer: WithRegister, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.store.inner.record_lease(SHORT)
+    for _ in range(3):
+        assert writer.wait() > 0
+        writer.pass_time(70)
+    writer.store.fails = {"forget_lease": ConnectionError("read only")}
+    assert writer.wait() == 0
+    assert "could not remove a lease that is not in use" in caplog.text
+
+
 def test_a_backup_that_is_restored_cannot_lose_a_lease(make_world: MakeWorld) -> None:
     world = make_world(lease=LEASE)
     key = world.create().value.reveal()
@@ -684,6 +696,17 @@ def test_a_backup_that_is_restored_cannot_lose_a_lease(make_world: MakeWorld) ->
         marks.append(recorded.mark)
 
 
+def test_where_the_longest_lease_is_not_known_the_longest_allowed_is_waited_for(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(lease=LEASE)
+    world.store.fails = {"recorded_leases": ConnectionError("gone")}
+    created = world.create()
+    assert world.call("revoke_key", world.login(), created.record.id).revoked_at == NOW
+    assert world.clock.slept[0] > 5
+    assert "could not read the longest lease" in caplog.text
+
+
 def test_a_clock_that_fails_is_a_503(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -703,6 +726,28 @@ def test_a_clock_that_fails_is_a_503(
     for operation in (revoke, ["authenticate", [f"Bearer {created.value.reveal()}"]]):
         with pytest.raises(StoreUnavailable):
             world.call(*operation)
+
+
+@pytest.mark.parametrize("step", ["recorded_leases", "record_lease"])
+def test_a_lease_that_cannot_be_recorded_is_not_used(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    world.store.fails = {step: ConnectionError("gone")}
+    world.enter(key)
+    world.enter(key)
+    assert world.store.calls.count("find") == 2
+    assert "could not record the lease" in caplog.text
+    # The register is not asked again for a second: no request should wait for it in vain.
+    assert world.store.calls.count(step) == 1
+    world.store.fails = {}
+    world.enter(key)
+    assert world.store.calls.count("find") == 3
+    world.clock.advance(SECOND)
+    world.enter(key)
+    world.enter(key)
+    assert world.store.calls.count("find") == 4
 
 
 @pytest.mark.parametrize("headers", [[], ["Bearer x"] * 2, ["Bearer " + "x" * 9000], ["é"]])
