@@ -72,10 +72,13 @@ class DeploymentProcess:
 
     async def run(self) -> None:
         mine = iter(enumerate(self.shares[self.number]))
+        # On a busy machine the many that revoke would leave no time to the few that verify.
+        verified = asyncio.Semaphore(REVOKERS)
 
         async def revoke() -> None:
             principal = local_principal(OWNER, at=datetime.now(UTC), interactive=True)
             for index, key in mine:
+                await verified.acquire()
                 self.frontier[self.number] = index
                 key_id = key[4:16]
                 await self.authenticator.revoke_key(principal, key_id)
@@ -93,6 +96,7 @@ class DeploymentProcess:
                     self.refused += 1
                 else:
                     self.accepted.append((key[4:16], began))
+                verified.release()
                 await asyncio.sleep(0.001)
 
         verifiers = [asyncio.create_task(verify()) for _ in range(VERIFIERS)]
