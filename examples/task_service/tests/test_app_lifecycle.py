@@ -204,6 +204,7 @@ async def test_old_sessions_are_purged_even_after_a_failure(
     async with asyncio.timeout(60):
         await purged.wait()
     task.cancel()
+    await asyncio.wait([task])
     # Without a retention the audit log is kept.
     assert len((await it.audit.list(AuditQuery())).items) == 2
 
@@ -238,6 +239,7 @@ async def test_the_end_of_a_key_is_announced_once_even_after_a_failure(
         await asyncio.sleep(0.1)
     for task in tasks:
         task.cancel()
+    await asyncio.wait(tasks)
     (entry,) = (await it.audit.list(AuditQuery(action="key.expiring"))).items
     assert (entry.target, entry.actor_id, entry.credential_kind) == (key["id"], None, "system")
     assert entry.details == {"name": "nightly", "days": 30}
