@@ -89,7 +89,6 @@ def run(command: str, folder: Path, variables: dict[str, str]) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout

@@ -61,7 +61,7 @@ waits.wait()
 
 def test_a_read_that_never_ends_keeps_no_process_from_ending() -> None:
     # As where a server's threads are daemons and the driver has no socket to shut down, such as PyMySQL's.
-    subprocess.run([sys.executable, "-c", NEVER_ENDS], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", NEVER_ENDS], check=True)
 
 
 AT_EXIT = """
@@ -86,6 +86,6 @@ atexit.register(flush)
 
 def test_what_runs_at_exit_writes_where_no_thread_can_start() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", AT_EXIT], timeout=60, check=True, capture_output=True, text=True
+        [sys.executable, "-c", AT_EXIT], check=True, capture_output=True, text=True
     )
     assert (ended.stdout, ended.stderr) == ("written\n", "")

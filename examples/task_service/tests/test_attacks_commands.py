@@ -26,7 +26,6 @@ def test_a_command_inherits_only_its_three_streams() -> None:
             pass_fds=(held,),
             capture_output=True,
             text=True,
-            timeout=60,
             check=False,
         )
     finally:

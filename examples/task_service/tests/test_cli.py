@@ -466,7 +466,7 @@ asyncio.run(main())
 
 def test_what_does_not_end_keeps_no_worker_from_ending() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", STUBBORN], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
     assert "ending the process, because tasks do not end: a queue" in done.stderr

@@ -86,7 +86,6 @@ def run_audit(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
         env=environment | {"TASK_SERVICE_DATA_DIR": str(data)},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 
