@@ -129,7 +129,7 @@ async def test_concurrent_requests_never_share_a_session(
     credential = await site.key("ada")
     seen: list[tuple[int, int]] = []
     # Both requests have their sessions before either of them is verified.
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=60)
     site.entered = lambda: both.wait() and None
 
     @site.app.get("/concurrent")

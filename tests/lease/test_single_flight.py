@@ -219,7 +219,10 @@ def test_a_forked_child_waits_for_nothing_of_its_parents_and_has_nothing_of_it(
 ) -> None:
     monkeypatch.setattr(sync_leases, "MAX_WAIT_SECONDS", 3600)
     store = BlockingStore()
-    auth = Authenticator(store, find_owner=lambda _: ANN, lease=timedelta(seconds=5))
+    # A lease would end while a busy machine forks.
+    auth = Authenticator(
+        store, find_owner=lambda _: ANN, lease=timedelta(seconds=5), clock=FrozenClock(NOW)
+    )
 
     def read_in_a_thread() -> str | None:
         store.stops.here = True
