@@ -533,8 +533,9 @@ def test_a_token_longer_than_the_limit_is_refused_before_it_is_read() -> None:
             assert accepts(text)
         else:
             assert_refused(text)
+    huge = "a." * 50_000_000
     start = time.thread_time()
-    assert_refused("a." * 50_000_000)
+    assert_refused(huge)
     assert time.thread_time() - start < 1
 
 

@@ -117,6 +117,7 @@ def fuzz(origin: str, token: str, folder: Path) -> None:
         *("run", f"{origin}/openapi.json", "--header", f"Authorization: Bearer {token}"),
         *("--exclude-path-regex", NOT_FUZZED, "--phases", "examples,coverage,fuzzing,stateful"),
         *("--max-examples", "15", "--seed", "1", "--suppress-health-check", "all"),
+        *("--request-timeout", "60"),
         # Whether a cursor or a link is one, no schema can say.
         *("--exclude-checks", "positive_data_acceptance"),
         at=folder,
