@@ -167,7 +167,7 @@ def end_from_outside(admin: Engine, half: Half) -> None:
     """As a restart of the server does."""
     with admin.connect() as connection:
         for pid in backends(admin, half):
-            connection.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+            connection.execute(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -25,7 +25,7 @@ _EMPTIED = (
 
 # What `DROP DATABASE … WITH (FORCE)` does to connections that a test left open; it waits until they are gone.
 _END_OTHERS = (
-    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
 )
 _COUNT_ANEW = (

@@ -85,7 +85,7 @@ async def test_writers_that_read_before_they_write_lose_no_update(db: Database) 
 
 
 async def test_writers_of_two_processes_lose_no_update(db: Database) -> None:
-    other = db.with_timeout(30)
+    other = db.with_timeout(60)
 
     async def increment(database: Database) -> None:
         async with database.write() as connection:
@@ -392,7 +392,7 @@ async def test_connections_that_the_server_has_closed_cost_no_request() -> None:
                 await stack.enter_async_context(db.read())
         with psycopg.connect(url.set(drivername="postgresql").render_as_string(False)) as other:
             ended = other.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             ).fetchall()
         assert len(ended) >= 3

@@ -459,7 +459,7 @@ async def test_a_worker_survives_the_loss_of_its_queue_connection(deployment: De
     work()
     async with deployment.machine(poll=timedelta(seconds=2)) as machine:
         await deployment.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         assert (await deployment.until_over(await deployment.request())).state is RunState.SUCCEEDED
@@ -504,5 +504,5 @@ async def test_the_queue_replaces_a_connection_that_the_server_has_closed_withou
         pid = (await app.connector.execute_query_one_async(own_pid))["pid"]
         assert (await app.connector.execute_query_one_async(own_pid))["pid"] == pid
         async with deployment.db.write() as connection:
-            await connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+            await connection.execute(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
         assert (await app.connector.execute_query_one_async(own_pid))["pid"] != pid
