@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
@@ -19,9 +20,10 @@ from examples.task_service.tests.browser.support import (
     ARGUMENTS,
     CHROMIUM,
     LOOKS,
+    WAIT_MS,
     assert_fits,
 )
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -166,6 +168,13 @@ async def browser(site: str, anyio_backend: str) -> AsyncIterator[Browser]:
             await browser.close()
 
 
+@asynccontextmanager
+async def _opened(browser: Browser, **options: Any) -> AsyncIterator[Page]:
+    async with await browser.new_context(**options) as context:
+        context.set_default_timeout(WAIT_MS)
+        yield await context.new_page()
+
+
 # The other scheme has other colours, and its width another overflow, but the same tree.
 @pytest.mark.parametrize(
     ("scheme", "width", "rules"),
@@ -179,10 +188,12 @@ async def test_pages_are_accessible_and_fit(
     width: int,
     rules: list[str] | None,
 ) -> None:
-    async with await browser.new_context(
-        color_scheme=scheme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
-    ) as context:
-        page = await context.new_page()
+    async with _opened(
+        browser,
+        color_scheme=scheme,
+        viewport={"width": width, "height": 900},
+        reduced_motion="reduce",
+    ) as page:
         for name in PAGES:
             await page.goto(site + name)
             await page.wait_for_selector(
@@ -196,10 +207,10 @@ async def test_pages_are_accessible_and_fit(
 async def test_the_first_result_is_the_page_that_a_reader_means(
     site: str, browser: Browser
 ) -> None:
-    page = await browser.new_page()
-    await page.goto(site)
     expected = QUESTIONS | THREADS
-    found = await page.evaluate(_SEARCH, list(expected))
+    async with _opened(browser) as page:
+        await page.goto(site)
+        found = await page.evaluate(_SEARCH, list(expected))
     first = {query: (pages or ["nothing"])[0] for query, pages in found.items()}
     assert first == expected
 
@@ -217,22 +228,26 @@ _MORE = "(count) => document.querySelectorAll('.md-search-result__item').length 
 async def test_results_of_the_task_service_are_a_section_of_their_own(
     site: str, browser: Browser, query: str, sections: list[str]
 ) -> None:
-    page = await browser.new_page()
-    await page.goto(site)
-    await page.keyboard.press("/")
-    await page.keyboard.type(query)
-    await page.wait_for_selector(f".md-search-result__item[data-section='{sections[1]}']")
-    seen = 0
-    # The theme adds results when the end of the list is reached.
-    for _ in range(2):
-        await page.wait_for_function(_MORE, arg=seen)
-        shown = await page.evaluate(_SHOWN)
-        headings = [content.strip('"') for content, _ in shown if content != "none"]
-        assert headings == sections
-        kinds = [kind for kind, _ in groupby(service for _, service in shown)]
-        assert kinds == [section == "Task service" for section in sections]
-        seen = len(shown)
-        await page.locator(".md-search-result__item").last.scroll_into_view_if_needed()
+    async with _opened(browser) as page:
+        await page.goto(site)
+        await page.keyboard.press("/")
+        field = page.locator("[data-md-component=search-query]")
+        await expect(field).to_be_focused()
+        # Letter by letter there would be results for the first ones meanwhile; the theme looks when a key goes up.
+        await field.fill(query)
+        await page.keyboard.press("End")
+        await page.wait_for_selector(f".md-search-result__item[data-section='{sections[1]}']")
+        seen = 0
+        # The theme adds results when the end of the list is reached.
+        for _ in range(2):
+            await page.wait_for_function(_MORE, arg=seen)
+            shown = await page.evaluate(_SHOWN)
+            headings = [content.strip('"') for content, _ in shown if content != "none"]
+            assert headings == sections
+            kinds = [kind for kind, _ in groupby(service for _, service in shown)]
+            assert kinds == [section == "Task service" for section in sections]
+            seen = len(shown)
+            await page.locator(".md-search-result__item").last.scroll_into_view_if_needed()
 
 
 # A table that is wider than its place scrolls: the reader does not see that it goes on.
@@ -257,8 +272,7 @@ WHOLE = {
 async def test_no_table_hides_a_column_or_widens_the_page(
     site: str, browser: Browser, width: int
 ) -> None:
-    async with await browser.new_context(viewport={"width": width, "height": 900}) as context:
-        page = await context.new_page()
+    async with _opened(browser, viewport={"width": width, "height": 900}) as page:
         for path in WHOLE[width]:
             await page.goto(site + path)
             assert await page.evaluate(_HIDDEN) == [], path
@@ -266,8 +280,7 @@ async def test_no_table_hides_a_column_or_widens_the_page(
 
 
 async def test_the_text_of_a_diagram_can_be_read_on_a_phone(site: str, browser: Browser) -> None:
-    async with await browser.new_context(viewport={"width": 390, "height": 900}) as context:
-        page = await context.new_page()
+    async with _opened(browser, viewport={"width": 390, "height": 900}) as page:
         for path in ("explanation/architecture/", "explanation/interactive/"):
             await page.goto(site + path)
             heights = await page.evaluate(

@@ -14,6 +14,7 @@ from examples.task_service.tests.browser.support import (
     ARGUMENTS,
     CHROMIUM,
     USERNAME,
+    WAIT_MS,
     LiveService,
     Watch,
 )
@@ -73,12 +74,14 @@ def new_context(browser: Browser, live_service: LiveService) -> NewContext:
     """Makes contexts that know the service."""
 
     async def new_context(**options: Any) -> BrowserContext:
-        return await browser.new_context(
+        context = await browser.new_context(
             base_url=live_service.url,
             viewport={"width": 1440, "height": 900},
             permissions=["clipboard-read", "clipboard-write"],
             **options,
         )
+        context.set_default_timeout(WAIT_MS)
+        return context
 
     return new_context
 
@@ -126,7 +129,6 @@ async def open_page(
                 page = await everyday.new_page()
             stack.push_async_callback(page.close)
             await page.emulate_media(color_scheme=scheme)
-            page.set_default_timeout(60_000)
             watches.append(Watch(page))
             return page, watches[-1]
 

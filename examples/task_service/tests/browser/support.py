@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import re
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +26,7 @@ from playwright.async_api import (
     Page,
     Request,
     Response,
+    Route,
     StorageStateCookie,
     expect,
 )
@@ -66,12 +69,13 @@ PASSWORD = "seven quiet herons at dusk"
 KEY = re.compile(r"\bmsk_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}\b")
 
 # A machine that does other things as well is slow, not wrong.
-expect.set_options(timeout=60_000)
+WAIT_MS = 60_000
+expect.set_options(timeout=WAIT_MS)
 
 _LINK = re.compile(r"(http://\S+)/set-password#(\S+)")
 _START_SECONDS = 180.0
 # As for what is expected of pages.
-_ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
 
 
 class LiveService:
@@ -135,14 +139,14 @@ class LiveService:
         return login_cookie(self._token(username))
 
     def _token(self, username: str) -> str:
-        with Client(base_url=self.url, timeout=_ANSWER_SECONDS) as client:
+        with Client(base_url=self.url, timeout=ANSWER_SECONDS) as client:
             body = {"username": username, "password": PASSWORD}
             token: str = client.post("/api/auth/login", json=body).json()["access_token"]
             return token
 
     def add_user(self, username: str) -> None:
         """A separate user, for a test that changes their data: as quick as a new service is slow."""
-        with Client(base_url=self.url, timeout=_ANSWER_SECONDS) as client:
+        with Client(base_url=self.url, timeout=ANSWER_SECONDS) as client:
             invited = client.post(
                 "/api/admin/users",
                 json={"username": username, "role": "user"},
@@ -210,7 +214,7 @@ class LiveService:
     def request(self, method: str, path: str, key: str | None = None, **body: str) -> int:
         """The status that a program gets, with an API key if it has one."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        with Client(base_url=self.url, headers=headers, timeout=_ANSWER_SECONDS) as client:
+        with Client(base_url=self.url, headers=headers, timeout=ANSWER_SECONDS) as client:
             return client.request(method, path, json=body or None).status_code
 
 
@@ -356,7 +360,25 @@ HIDE = """(hidden) => {
     Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
-"""Makes a page one that is hidden, or is shown again."""
+"""Makes a page one that is hidden, which asks for no news, or is shown again."""
+
+
+async def hold(page: Page, url: str) -> asyncio.Event:
+    """Let the answers to requests of a page wait for the event."""
+    go_on = asyncio.Event()
+
+    async def answer_later(route: Route) -> None:
+        await go_on.wait()
+        await route.continue_()
+
+    await page.route(url, answer_later)
+    return go_on
+
+
+async def pause_clock(page: Page) -> None:
+    """Let no time pass in the pages of this browser but what the test lets pass."""
+    await page.clock.install()
+    await page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))
 
 
 async def log_in(page: Page, username: str = USERNAME, password: str = PASSWORD) -> None:
@@ -366,8 +388,15 @@ async def log_in(page: Page, username: str = USERNAME, password: str = PASSWORD)
     await page.get_by_role("button", name="Log in").click()
 
 
+async def type_into(field: Locator, text: str) -> None:
+    """Type into a field once it has the focus, which scripts and the browser may give it later than they show it."""
+    await expect(field).to_be_focused()
+    await field.page.keyboard.type(text)
+
+
 async def fill_arguments(dialog: Locator, *arguments: str) -> None:
     """Fill in the list of a command and its arguments, which has one row or more."""
+    await expect(dialog).to_be_visible()
     for index, argument in enumerate(arguments, 1):
         field = dialog.get_by_label(f"Command and arguments, {index}", exact=True)
         if await field.count() == 0:

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import expect
 
 from .conftest import Open
-from .support import PASSWORD, SEND, LiveService
+from .support import ANSWER_SECONDS, PASSWORD, SEND, LiveService
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -24,20 +24,20 @@ async def test_logins_are_ended_and_the_password_is_changed(
     watch.expected |= {401, 422}
 
     # A program's login is ended by itself, at once.
-    path = f"{live_service.url}/api/auth"
     answer = httpx2.post(
-        f"{path}/login",
+        f"{live_service.url}/api/auth/login",
         json={"username": "walker", "password": PASSWORD},
         headers={"User-Agent": "curl/8.0"},
+        timeout=ANSWER_SECONDS,
     )
-    headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
+    ended = answer.json()["access_token"]
     other = live_service.log_in("walker")["value"]
     await page.goto("/account")
     await expect(page.get_by_role("row").filter(has_text="this session")).to_have_count(1)
     await page.get_by_role("button", name="End the session on curl").click()
     await expect(page.locator("#announcer")).to_have_text("The session was ended.")
     await expect(page.get_by_role("row").filter(has_text="curl")).to_have_count(0)
-    assert httpx2.get(f"{path}/me", headers=headers).status_code == 401
+    assert live_service.request("GET", "/api/auth/me", ended) == 401
 
     # All others at once.
     assert live_service.request("GET", "/api/auth/me", other) == 200
@@ -79,7 +79,9 @@ async def test_a_key_shows_its_trail_and_when_the_old_value_was_seen(
     key = (await page.evaluate(SEND, ["/keys", body]))["key"]
     task = '{"name": "by a key", "handler": "command", "params": {"argv": ["echo"]}}'
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    made = httpx2.post(f"{live_service.url}/api/tasks", content=task, headers=headers)
+    made = httpx2.post(
+        f"{live_service.url}/api/tasks", content=task, headers=headers, timeout=ANSWER_SECONDS
+    )
     assert made.status_code == 201
     await page.reload()
     await page.get_by_role("button", name="Rotate with a past").click()

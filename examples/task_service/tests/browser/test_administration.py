@@ -116,7 +116,8 @@ async def test_edits_of_the_configuration_are_not_left_behind_unasked(open_page:
 
     page.on("dialog", stay)
     await days.fill("77")
-    await page.get_by_role("link", name="Tasks", exact=True).click()
+    async with page.expect_event("dialog"):
+        await page.get_by_role("link", name="Tasks", exact=True).click()
     await expect(days).to_have_value("77")
     assert asked == ["beforeunload"]
     await page.get_by_role("button", name="Discard changes").click()
@@ -162,6 +163,7 @@ async def test_a_user_is_invited_logs_in_is_promoted_logged_out_and_disabled(
     page, _ = await open_page()
     link = await _new_user(page, "Eva.K")
     await page.get_by_role("button", name="Copy link").click()
+    await expect(page.get_by_role("dialog").get_by_role("status")).to_have_text("Copied.")
     assert await page.evaluate("navigator.clipboard.readText()") == link
     await page.get_by_role("button", name="Done").click()
     await expect(page.locator("#link code")).to_have_text("")
@@ -354,7 +356,7 @@ async def test_the_system_page_shows_queue_and_leases(
             const {allowed_commands: allowed} = await send("GET", "/admin/config");
             await send("PATCH", "/admin/config", {allowed_commands: [...allowed, "sleep"]});
             const task = await send("POST", "/tasks", {
-                name: "Holds a lease", handler: "command", params: {argv: ["sleep", "30"]},
+                name: "Holds a lease", handler: "command", params: {argv: ["sleep", "600"]},
             });
             return (await send("POST", `/tasks/${task.id}/run`)).id;
         }"""

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from .conftest import Open
-from .support import KEY, PASSWORD, USERNAME
+from .support import KEY, PASSWORD, USERNAME, type_into
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -31,9 +31,9 @@ async def _tab_to(page: Page, role: str, name: str) -> None:
 async def test_from_the_login_to_a_revoked_key_and_out(open_page: Open) -> None:
     page, _ = await open_page(user=None)
     await page.goto("/keys")
-    await page.keyboard.type(USERNAME)  # the first field has the focus
+    await type_into(page.get_by_label("Username"), USERNAME)
     await _press(page, "Tab")
-    await page.keyboard.type(PASSWORD)
+    await type_into(page.get_by_label("Password"), PASSWORD)
     await _press(page, "Enter")
     await page.wait_for_url("**/keys")
     new = page.get_by_role("button", name="New API Key")
@@ -47,7 +47,8 @@ async def test_from_the_login_to_a_revoked_key_and_out(open_page: Open) -> None:
     await expect(new).to_be_focused()
 
     await _press(page, "n")
-    await page.keyboard.type("by keyboard")  # `n` in a text is a letter
+    # `n` in a text is a letter.
+    await type_into(page.get_by_label("Name", exact=True), "by keyboard")
     await _press(page, "Enter")
     reveal = page.get_by_role("dialog", name="Save this key now")
     await expect(reveal.get_by_role("button", name="Copy key")).to_be_focused()
@@ -65,7 +66,7 @@ async def test_from_the_login_to_a_revoked_key_and_out(open_page: Open) -> None:
     await expect(row.get_by_text("by keyboard", exact=True)).to_be_focused()
 
     await _press(page, "/")
-    await page.keyboard.type("by keyb")
+    await type_into(page.get_by_label("Search by name or id"), "by keyb")
     await expect(page.get_by_role("row")).to_have_count(2)
     await _tab_to(page, "button", "Revoke by keyboard")
     await _press(page, "Enter")
@@ -98,7 +99,7 @@ async def test_a_key_is_rotated_and_its_history_read(open_page: Open) -> None:
     await page.goto("/keys")
     await expect(page.get_by_role("button", name="New API Key")).to_be_visible()
     await _press(page, "n")
-    await page.keyboard.type("turns")
+    await type_into(page.get_by_label("Name", exact=True), "turns")
     await _press(page, "Enter")
     reveal = page.get_by_role("dialog", name="Save this key now")
     acknowledge = reveal.get_by_role("button", name="I have saved this key")
@@ -107,6 +108,7 @@ async def test_a_key_is_rotated_and_its_history_read(open_page: Open) -> None:
     await expect(acknowledge).to_be_focused()
     await _press(page, "Enter")
     await expect(reveal).to_be_hidden()
+    await expect(page.get_by_role("link", name="turns")).to_be_focused()
 
     await _tab_to(page, "button", "Rotate turns")
     await _press(page, "Enter")
@@ -133,16 +135,18 @@ async def test_a_task_is_made_changed_run_and_deleted(open_page: Open) -> None:
     await expect(page.get_by_role("table")).to_be_visible()
     await _press(page, "n")
     dialog = page.get_by_role("dialog")
-    await expect(dialog.get_by_label("Name", exact=True)).to_be_focused()
-    await page.keyboard.type("Typed")
+    name = dialog.get_by_label("Name", exact=True)
+    await type_into(name, "Typed")
     await _press(page, "Tab")
     while await dialog.get_by_label("Handler").evaluate("(select) => select.value") != "command":
         await _press(page, "ArrowDown")
     await _press(page, "Tab")
-    await page.keyboard.type("echo")
+    await type_into(dialog.get_by_label("Command and arguments, 1", exact=True), "echo")
     await _tab_to(page, "button", "Add argument")
     await _press(page, "Enter")
-    await page.keyboard.type("from the keyboard")
+    await type_into(
+        dialog.get_by_label("Command and arguments, 2", exact=True), "from the keyboard"
+    )
     await _tab_to(page, "button", "Create task")
     await _press(page, "Enter")
     await expect(dialog).to_be_hidden()
@@ -155,9 +159,10 @@ async def test_a_task_is_made_changed_run_and_deleted(open_page: Open) -> None:
     await expect(page.get_by_role("heading", name="Typed")).to_be_visible()
     await _tab_to(page, "button", "Edit")
     await _press(page, "Enter")
-    await expect(dialog.get_by_label("Name", exact=True)).to_have_value("Typed")
+    await expect(name).to_have_value("Typed")
+    await expect(name).to_be_focused()
     await _press(page, "End")
-    await page.keyboard.type(" twice")
+    await type_into(name, " twice")
     await _press(page, "Enter")
     await expect(page.get_by_role("heading", name="Typed twice")).to_be_visible()
     await expect(page.get_by_role("button", name="Edit")).to_be_focused()
@@ -188,8 +193,7 @@ async def test_a_setting_a_user_and_the_log_without_a_mouse(open_page: Open) -> 
     await page.goto("/admin/users")
     await expect(page.get_by_role("table")).to_be_visible()
     await _press(page, "n")
-    await expect(page.get_by_label("Username")).to_be_focused()
-    await page.keyboard.type("typist")
+    await type_into(page.get_by_label("Username"), "typist")
     await _press(page, "Enter")
     link = page.get_by_role("dialog", name="One-time link for typist")
     await expect(link.get_by_role("button", name="Copy link")).to_be_focused()
@@ -204,8 +208,7 @@ async def test_a_setting_a_user_and_the_log_without_a_mouse(open_page: Open) -> 
     await expect(page.get_by_role("row").filter(has_text="typist")).to_contain_text("Disabled")
     await expect(page.get_by_text("typist", exact=True)).to_be_focused()
     await _press(page, "/")
-    await expect(page.get_by_label("Search by name or id")).to_be_focused()
-    await page.keyboard.type("typis")
+    await type_into(page.get_by_label("Search by name or id"), "typis")
     await expect(page.get_by_role("row")).to_have_count(2)
 
     await page.goto("/admin/audit")

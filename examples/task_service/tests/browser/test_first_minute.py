@@ -8,7 +8,7 @@ import anyio
 import pytest
 from playwright.async_api import Browser, expect
 
-from .support import PASSWORD, USERNAME, LiveService, Watch, log_in, revealed_key
+from .support import PASSWORD, USERNAME, WAIT_MS, LiveService, Watch, log_in, revealed_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -17,6 +17,7 @@ async def test_from_the_link_to_a_revoked_key(browser: Browser, new_service: Liv
     async with await browser.new_context(
         base_url=new_service.url, permissions=["clipboard-read", "clipboard-write"]
     ) as context:
+        context.set_default_timeout(WAIT_MS)
         page = await context.new_page()
         watch = Watch(page)
 

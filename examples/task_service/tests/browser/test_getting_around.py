@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from playwright.async_api import Page, Route, expect
 
 from .conftest import NewContext, Open
-from .support import HIDE, SEND, LiveService, assert_fits, log_in
+from .support import HIDE, SEND, LiveService, assert_fits, hold, log_in, pause_clock, type_into
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -23,10 +21,9 @@ async def test_control_k_leads_to_pages_tasks_and_keys(open_page: Open) -> None:
     await page.goto("/account")
     await page.keyboard.press("Control+k")
     field = page.get_by_role("combobox", name="Go to a page, a task or a key")
-    await expect(field).to_be_focused()
     options = page.get_by_role("dialog", name="Go to").get_by_role("option")
     await expect(options.first).to_have_text("TasksPage")
-    await page.keyboard.type("rotate the")
+    await type_into(field, "rotate the")
     await expect(options).to_have_text(["Rotate the logsTask"])
     await expect(options).to_have_attribute("aria-selected", "true")
     await page.keyboard.press("Enter")
@@ -103,13 +100,15 @@ async def test_a_message_is_read_aloud_and_dismissed(open_page: Open) -> None:
         await route.fulfill(status=503, json={"detail": "Try again soon.", "code": "busy"})
 
     await page.route("**/run", refuse)
-    await page.clock.install()
+    # No news takes the place of the message, which goes when the test lets time pass.
+    await page.evaluate(HIDE, True)
+    await pause_clock(page)
     run = page.get_by_role("button", name="Run Read me aloud")
     message = page.get_by_role("region", name="Message")
     for dismiss in ("button", "Escape"):
         await run.click()
-        await page.clock.run_for(100)
         await expect(message).to_contain_text("Try again soon.")
+        await page.clock.run_for(100)
         await expect(page.get_by_role("status")).to_have_text("Try again soon.")
         # A problem does not go by itself.
         await page.clock.run_for(60_000)
@@ -203,13 +202,7 @@ async def test_nothing_moves_where_there_is_nothing_yet(
 
 
 async def _open_slowly(page: Page, path: str) -> None:
-    painted = asyncio.Event()
-
-    async def answer_later(route: Route) -> None:
-        await painted.wait()
-        await route.continue_()
-
-    await page.route("**/api/**", answer_later)
+    painted = await hold(page, "**/api/**")
     await page.goto(path)
     await page.evaluate(PAINTED)
     painted.set()

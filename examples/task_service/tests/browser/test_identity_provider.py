@@ -10,7 +10,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from examples.task_service.tests.browser.support import Watch, assert_accessible
+from examples.task_service.tests.browser.support import (
+    ANSWER_SECONDS,
+    HIDE,
+    WAIT_MS,
+    Watch,
+    assert_accessible,
+)
 from examples.task_service.tests.oidc_provider import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -73,7 +79,7 @@ async def site(browser: Browser, template: Path, tmp_path: Path) -> AsyncIterato
         )
         await stack.enter_async_context(on_a_port(service, listener))
         context = await stack.enter_async_context(await browser.new_context(base_url=origin))
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(WAIT_MS)
         page = await context.new_page()
         watch = Watch(page)
         watch.expected.add(401)
@@ -131,7 +137,10 @@ async def test_a_page_leads_to_the_login_when_the_provider_has_ended_the_session
     await page.goto("/login?next=/keys")
     await site.sign_in()
     await page.wait_for_url("**/keys")
-    async with httpx2.AsyncClient(base_url=site.origin, trust_env=False) as client:
+    await page.evaluate(HIDE, True)
+    async with httpx2.AsyncClient(
+        base_url=site.origin, trust_env=False, timeout=ANSWER_SECONDS
+    ) as client:
         token = site.provider.logout_token(sub="1001", sid="a")
         answer = await client.post(LOGOUT, data={"logout_token": token})
     assert answer.status_code == 200

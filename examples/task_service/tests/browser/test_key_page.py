@@ -43,15 +43,19 @@ async def test_a_key_shows_the_requests_of_each_day_and_the_last_one(
     # It is written within a minute, so what the page shows of it is answered below.
     assert live_service.request("GET", "/api/tasks", key) == 200
 
-    today = datetime.now(UTC)
-    days = [
-        {"day": f"{today - timedelta(days=ago):%Y-%m-%d}", "accepted": accepted, "refused": refused}
-        for ago, accepted, refused in ((29, 1, 0), (3, 1200, 0), (0, 0, 34))
-    ]
-    last = {"at": today.isoformat(), "route": "GET /api/tasks", "address": "203.0.113.7"}
+    last = {"route": "GET /api/tasks", "address": "203.0.113.7", "user_agent": None}
 
     async def answer(route: Route) -> None:
-        await route.fulfill(json={"days": days, "last_request": {**last, "user_agent": None}})
+        now = datetime.now(UTC)
+        days = [
+            {
+                "day": f"{now - timedelta(days=ago):%Y-%m-%d}",
+                "accepted": accepted,
+                "refused": refused,
+            }
+            for ago, accepted, refused in ((29, 1, 0), (3, 1200, 0), (0, 0, 34))
+        ]
+        await route.fulfill(json={"days": days, "last_request": {"at": now.isoformat(), **last}})
 
     await page.route("**/activity?days=30", answer)
     await page.reload()

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from .conftest import Open
-from .support import SEND, LiveService, revealed_key
+from .support import SEND, LiveService, pause_clock, revealed_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -221,7 +221,9 @@ async def test_a_new_key_is_tried_by_asking_who_it_is(
 
 
 async def test_the_next_key_is_not_shown_as_copied(open_page: Open) -> None:
-    page, _ = await open_page()
+    page, _ = await open_page(alone=True)
+    # The word stays until the dialog is closed.
+    await pause_clock(page)
     await page.goto("/keys")
     for name in ("first", "second"):
         await page.get_by_role("button", name="New API Key").first.click()

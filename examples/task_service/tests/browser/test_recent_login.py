@@ -8,10 +8,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 from examples.task_service.tests.browser.support import (
+    HIDE,
+    WAIT_MS,
     Watch,
     assert_every_state,
     log_in,
     login_cookie,
+    type_into,
 )
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
@@ -37,7 +40,7 @@ async def context(
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(on_a_port(service))
         context = await stack.enter_async_context(await browser.new_context(base_url=origin))
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(WAIT_MS)
         await context.add_cookies([login_cookie(service.tokens["ada"])])
         service.clock.advance(minutes=20)
         yield context
@@ -66,8 +69,7 @@ async def open_users(context: BrowserContext) -> AsyncIterator[OpenUsers]:
 
 async def _confirm(page: Page, password: str = ADMIN_PASSWORD) -> None:
     """Type the password that is asked for."""
-    await expect(page.get_by_label("Password", exact=True)).to_be_focused()
-    await page.keyboard.type(password)
+    await type_into(page.get_by_label("Password", exact=True), password)
     await page.keyboard.press("Enter")
 
 
@@ -197,6 +199,7 @@ async def test_a_session_that_ends_while_the_password_is_asked_for_leads_to_the_
     await form.get_by_label("Role").select_option("Administrator")
     await form.get_by_role("button", name="Create user").click()
     await expect(page.get_by_label("Password", exact=True)).to_be_focused()
+    await page.evaluate(HIDE, True)
     service.clock.advance(hours=2)
     await _confirm(page)
     await page.wait_for_url("**/login?next=%2Fadmin%2Fusers&reason=session-ended")

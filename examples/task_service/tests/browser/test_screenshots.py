@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
 from .conftest import Open
-from .support import LiveService, create_key
+from .support import WAIT_MS, LiveService, create_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -43,7 +43,7 @@ PREPARE = """async () => {
     await add("Nightly report", ["echo", "report"], ["false"], ["echo", "report"], ["echo", "report"]);
     await add("Check the mirror", ["echo", "ok"], ["echo", "ok"], ["false"]);
     await add("Load of the machine", ["uptime"], ["uptime"]);
-    const script = "echo 2026-09.tar; echo 2026-10.tar; echo ::progress 42 Copying 2026-11.tar; sleep 60";
+    const script = "echo 2026-09.tar; echo 2026-10.tar; echo ::progress 42 Copying 2026-11.tar; sleep 600";
     await send("POST", "/tasks", {name: "Copy the archive", handler: "command", params: {argv: ["sh", "-c", script]}});
 }"""
 
@@ -98,6 +98,7 @@ async def test_the_pictures_show_what_people_will_see(
     async with await browser.new_context(
         base_url=live_service.url, viewport={"width": 1120, "height": 560}
     ) as context:
+        context.set_default_timeout(WAIT_MS)
         await context.add_cookies([live_service.log_in("mira.sand")])
         page = await context.new_page()
         await page.goto("/tasks")

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from .conftest import Open
-from .support import LiveService, create_key, revealed_key
+from .support import LiveService, create_key, revealed_key, type_into
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -104,8 +104,7 @@ async def test_one_is_created_and_disabled_by_keyboard(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")
     await page.keyboard.press("Control+k")
-    await expect(page.get_by_role("combobox", name="Go to")).to_be_focused()
-    await page.keyboard.type("service acc")
+    await type_into(page.get_by_role("combobox", name="Go to"), "service acc")
     # The whole list has it as well, before what was typed has filtered it.
     chosen = page.get_by_role("option", name="Service accounts", selected=True)
     await expect(chosen).to_be_visible()
@@ -113,8 +112,7 @@ async def test_one_is_created_and_disabled_by_keyboard(open_page: Open) -> None:
     await page.wait_for_url("**/admin/service-accounts")
     await expect(page.locator("[aria-busy=true]")).to_have_count(0)
     await page.keyboard.press("n")
-    await expect(page.get_by_role("textbox", name="Name")).to_be_focused()
-    await page.keyboard.type("typed-bot")
+    await type_into(page.get_by_role("textbox", name="Name"), "typed-bot")
     await page.keyboard.press("Enter")
     await page.wait_for_url("**/admin/service-accounts/svc_*")
     await page.goto("/admin/service-accounts")

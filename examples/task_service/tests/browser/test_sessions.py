@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
-from .conftest import Open
-from .support import USERNAME, LiveService, create_key, log_in, revealed_key
+from .conftest import NewContext, Open
+from .support import HIDE, USERNAME, LiveService, create_key, log_in, revealed_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -24,6 +24,8 @@ async def _own_login(open_page: Open, path: str) -> Page:
 
 
 async def _end_session(page: Page) -> None:
+    """The page does not notice by itself, but by what the test does next."""
+    await page.evaluate(HIDE, True)
     await page.context.clear_cookies()
 
 
@@ -85,7 +87,7 @@ async def test_a_page_that_only_looks_on_notices_the_end_too(open_page: Open) ->
     await page.clock.install()
     await page.reload()
     await expect(page.get_by_role("table")).to_be_visible()
-    await _end_session(page)
+    await page.context.clear_cookies()
     await page.clock.fast_forward(6000)
     await page.wait_for_url("**/login?next=%2Ftasks&reason=session-ended")
 
@@ -94,7 +96,7 @@ async def test_after_logging_out_back_shows_nothing(open_page: Open) -> None:
     page = await _own_login(open_page, "/keys")
     await create_key(page, "seen before")
     await page.get_by_role("link", name="Tasks").click()
-    await expect(page.get_by_role("table")).to_be_visible()
+    await page.wait_for_url("**/tasks")
     await page.get_by_role("button", name="Menu of").click()
     await page.get_by_role("button", name="Log out").click()
     await page.wait_for_url("**/login")
@@ -167,9 +169,9 @@ async def test_a_form_on_another_origin_changes_nothing(open_page: Open, other_s
 
 
 async def test_a_script_on_another_origin_can_neither_make_a_key_nor_read_the_answer(
-    browser: Browser, live_service: LiveService, other_site: str
+    new_context: NewContext, live_service: LiveService, other_site: str
 ) -> None:
-    async with await browser.new_context(base_url=live_service.url) as context:
+    async with await new_context() as context:
         await context.add_cookies([live_service.log_in(USERNAME)])
         page = await context.new_page()
         await page.goto(f"{other_site}/?/")
