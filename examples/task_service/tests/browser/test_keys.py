@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from .conftest import Open
-from .support import SEND, LiveService, pause_clock, revealed_key
+from .support import SEND, LiveService, create_key, hold, pause_clock, revealed_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -159,6 +159,21 @@ async def test_how_many_keys_end_soon_is_the_first_line_of_the_list(
     await page.get_by_label("Search by name or id").fill("month")
     await expect(names).to_have_text(["month"])
     await expect(page.get_by_text("within 7 days")).to_have_count(0)
+
+
+async def test_a_list_that_comes_late_leaves_the_focus_where_the_user_put_it(
+    open_page: Open,
+) -> None:
+    page, _ = await open_page()
+    await page.goto("/keys")
+    await create_key(page, "before")
+    go_on = await hold(page, "**/api/keys?*")
+    await create_key(page, "listed late")
+    search = page.get_by_label("Search by name or id")
+    await search.focus()
+    go_on.set()
+    await expect(page.get_by_role("link", name="listed late")).to_be_visible()
+    await expect(search).to_be_focused()
 
 
 async def test_a_replacement_offers_to_revoke_the_old_key(open_page: Open) -> None:

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from .conftest import Open
-from .support import LiveService, create_key, revealed_key, type_into
+from .support import LiveService, create_key, hold, revealed_key, type_into
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -54,6 +54,17 @@ async def test_a_service_account_gets_a_key_that_works_until_it_is_disabled(
     await page.goto("/keys")
     await expect(page.locator("[aria-busy=true]")).to_have_count(0)
     await expect(page.get_by_role("link", name="conveyor")).to_have_count(0)
+
+
+async def test_its_first_key_can_be_made_as_soon_as_the_button_works(open_page: Open) -> None:
+    page, _ = await open_page()
+    go_on = await hold(page, "**/api/keys?*")
+    await _new_account(page, "quick-bot")
+    new = page.get_by_role("button", name="New API Key")
+    await expect(new).to_be_disabled()
+    go_on.set()
+    await expect(new).to_be_enabled()
+    await create_key(page, "quick")
 
 
 async def test_the_page_of_its_key_edits_rotates_and_leads_back(

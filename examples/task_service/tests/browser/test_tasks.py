@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from playwright.async_api import Page, Request, Route, expect
 
 from .conftest import Open
-from .support import HIDE, LiveService, fill_arguments
+from .support import ANSWER_SECONDS, HIDE, LiveService, fill_arguments
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -124,6 +125,36 @@ async def test_a_run_is_watched_live_and_cancelled(open_page: Open) -> None:
     await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
     await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
     await expect(page.get_by_role("progressbar")).to_have_count(0)
+
+
+async def test_a_button_that_is_pressed_is_not_replaced_before_it_is_released(
+    open_page: Open,
+) -> None:
+    """The page of an active run is drawn anew each second, and a press on a button that is gone is no click."""
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SH)
+    task = {"name": "Pressed", "handler": "command", "params": {"argv": ["sh", "-c", "sleep 600"]}}
+    made = await page.evaluate(SAVE_TASK, [None, task])
+    await page.goto(f"/tasks/{made['id']}")
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_role("listitem")).to_contain_text("Running")
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer_later(route: Route) -> None:
+        asked.set()
+        await go_on.wait()
+        await route.continue_()
+
+    await page.route("**/runs?*", answer_later)
+    await asyncio.wait_for(asked.wait(), ANSWER_SECONDS)
+    await page.get_by_role("button", name="Cancel").hover()
+    await page.mouse.down()
+    async with page.expect_response("**/runs?*"):
+        go_on.set()
+    await page.evaluate("() => new Promise((done) => setTimeout(done, 100))")
+    await page.mouse.up()
+    await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
 
 
 async def test_a_time_has_the_exact_one_behind(open_page: Open) -> None:

@@ -61,6 +61,11 @@ export const pressed = (act) => async ({ currentTarget }) => {
   }
 };
 
+/** Done when the pointer presses nothing: a button that is replaced between press and release is not clicked. */
+export async function released() {
+  while ($("main :active")) await new Promise((go) => setTimeout(go, 20));
+}
+
 /** Replace what is in `container`; the focus stays on the control of the same name. */
 export function render(container, ...children) {
   const held = container.contains(document.activeElement) && document.activeElement.dataset.focus;

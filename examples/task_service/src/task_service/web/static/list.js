@@ -1,7 +1,7 @@
 // A list of the API, shown in `#list` and kept up to date while the page is in use; an empty list shows `#empty`.
 
 import { api } from "./api.js";
-import { $, h, pressed, render } from "./dom.js";
+import { $, h, pressed, released, render } from "./dom.js";
 
 const AWAY_MS = 10 * 60_000;
 const BUSY_MS = 1000;
@@ -79,6 +79,7 @@ export class LiveList {
         counted ??= rest;
         cursor = next;
       }
+      await released();
       // A later request has newer items.
       if (turn === this.#turn) this.#show(items, cursor !== null, counted);
     } finally {

@@ -33,7 +33,8 @@ function actions(key) {
   return [!key.replaced_by && named("Rotate", (one) => rotate(one, focusKey)), named("Revoke", (one) => revoke(one))];
 }
 
-const focusKey = ({ id }) => focusOn(`row:${id}`);
+/** Unless the user types elsewhere by now: the list may have come late. */
+const focusKey = ({ id }) => document.activeElement.matches("input") || focusOn(`row:${id}`);
 
 const COLUMNS = [
   ...(newKey ? [["Select", (key) => key.status === "active" && select(key), "select"]] : []),

@@ -10,6 +10,7 @@ const REST_MS = 30_000;
 const page = $("#account");
 const path = `${LIST}/${encodeURIComponent(page.dataset.accountId)}`;
 let account;
+let isListed = false;
 
 const SHOWN = {
   disabled: (disabled) => badge(disabled ? "disabled" : "active"),
@@ -26,7 +27,7 @@ function draw() {
   $("#refused").hidden = !account.disabled;
   $("#disable").hidden = account.disabled;
   $("#enable").hidden = !account.disabled;
-  $("#new").disabled = account.disabled;
+  $("#new").disabled = account.disabled || !isListed;
   $("#actions").classList.remove("waiting");
 }
 
@@ -87,6 +88,8 @@ try {
   await look();
   // The list of its keys is that of a user's own.
   await import("./keys.js");
+  isListed = true;
+  draw();
 } catch (problem) {
   $("#name").textContent = "Service account";
   $("#problem").prepend(problem.message);

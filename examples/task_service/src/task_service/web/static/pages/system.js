@@ -1,5 +1,5 @@
 import { api } from "../api.js";
-import { $, fill, h, render, table } from "../dom.js";
+import { $, fill, h, released, render, table } from "../dom.js";
 import { poll } from "../list.js";
 import { when } from "../time.js";
 
@@ -23,6 +23,7 @@ const SHOWN = {
 async function look() {
   try {
     const now = await api("/admin/system");
+    await released();
     fill($("#system"), now, SHOWN);
     $("#list").hidden = !now.leases.length;
     $("#empty").hidden = now.leases.length > 0;
