@@ -183,6 +183,8 @@ def test_an_older_release_writes_while_new_processes_migrate(tmp_path: Path) -> 
         started: list[Process] = []
         with old_writers(url, tmp_path) as outputs, ThreadPoolExecutor(1) as pool:
             until(lambda: len(written(outputs)) > 6, "the older release writes")
+            # A busy machine delays them without a migration as well.
+            alone = max(each["seconds"] for each in written(outputs))
             writing = pool.submit(write_for_long, url, started)
             until(lambda: long_transactions(old.engine), "a long transaction is under way")
             apis = [deployment.begin_to_serve() for _ in range(2)]
@@ -201,7 +203,9 @@ def test_an_older_release_writes_while_new_processes_migrate(tmp_path: Path) -> 
         done = written(outputs)
         assert [each["error"] for each in done if "error" in each] == []
         slowest = max(each["seconds"] for each in done)
-        assert slowest < BOUND, f"a statement of the older release waited for {slowest:.1f} s"
+        assert slowest < BOUND + alone, (
+            f"a statement of the older release waited for {slowest:.1f} s"
+        )
         program = Client(apis[1].port, old.key)
         assert program.get("/api/auth/me").status == 200
         runs = [each["run"] for each in done if "run" in each]
