@@ -247,6 +247,8 @@ async def test_the_next_key_is_not_shown_as_copied(open_page: Open) -> None:
         await form.get_by_role("button", name="Create key").click()
         copy = page.get_by_role("dialog", name="Save this key now").get_by_role("button").first
         await expect(copy).to_have_text("Copy key")
+        # Else it would wait for the release of the pointer, on a clock that stands still.
+        await expect(page.locator("td.main .title").first).to_have_text(name)
         await copy.click()
         await expect(copy).to_have_text("Copied")
         await page.get_by_role("button", name="I have saved this key").click()
