@@ -438,10 +438,18 @@ def test_claims_that_the_application_requires_have_exactly_that_text() -> None:
     for value in (None, "", "org_2", ["org_1"], "ORG_1"):
         with case(value), refused_with("token_invalid"):
             verify(issuer, shape.token(org_id=value))
-    # What a row fixes stays.
-    keycloak = SHAPES["Keycloak"].made(required={"typ": "ID"})
+
+
+def test_a_required_claim_may_repeat_what_the_row_fixes_and_not_contradict_it() -> None:
+    keycloak = SHAPES["Keycloak"]
+    issuer = keycloak.made(required={"typ": "Bearer"})
+    assert verify(issuer, keycloak.token()) is not None
     with refused_with("token_invalid"):
-        verify(keycloak, SHAPES["Keycloak"].token(typ="ID"))
+        verify(issuer, keycloak.token(typ="ID"))
+    with pytest.raises(
+        ConfigurationError, match=r"always 'Bearer'\. Leave 'typ' out of required\."
+    ):
+        keycloak.made(required={"azp": "app", "typ": "ID"})
 
 
 def test_an_organisation_of_buildkite_is_pinned_by_its_slug_or_its_id() -> None:
@@ -677,3 +685,21 @@ def test_a_set_up_that_cannot_be_meant_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError):
         ExternalIssuer(provider, tenant, **{"audience": "a", "grants": None, **options})
+
+
+def test_a_kind_that_the_provider_does_not_have_is_refused_with_those_that_it_has() -> None:
+    def make(provider: Provider, tenant: str, token: Any) -> ExternalIssuer:
+        return ExternalIssuer(provider, tenant, audience="a", grants=None, token=token)
+
+    with pytest.raises(
+        ConfigurationError, match=r"kind 'acess'\. Write token='access' or token='id'\.$"
+    ):
+        make(Provider.OIDC, LOGIN, "acess")
+    with pytest.raises(ConfigurationError, match=r"kind 'id'\. Write token='session'\.$"):
+        make(Provider.SUPABASE, "project", "id")
+
+
+@pytest.mark.parametrize("provider", ["AUTH0", "auth0", None, Provider])
+def test_a_provider_is_a_member_of_its_enum(provider: Any) -> None:
+    with pytest.raises(TypeError, match=r"such as Provider\.AUTH0, not "):
+        ExternalIssuer(provider, "tenant.auth0.com", audience="a", grants=None)

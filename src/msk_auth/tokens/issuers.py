@@ -97,8 +97,9 @@ class ExternalIssuer:
 
     Raises:
         ConfigurationError: The tenant has another form, the provider has no tokens of this kind or does not take an argument, a name
-            is empty, a duration is out of range, or a rule is not a plain function. Or the issuer serves every customer of a
-            provider, and `required` names none of them.
+            is empty, a duration is out of range, or a rule is not a plain function. `required` contradicts a claim that the
+            provider's row fixes. Or the issuer serves every customer of a provider, and `required` names none of them.
+        TypeError: `provider` is not a member of :class:`Provider`.
     """
 
     def __init__(
@@ -119,6 +120,10 @@ class ExternalIssuer:
         leeway: timedelta = timedelta(seconds=30),
         allow_bound: bool = False,
     ) -> None:
+        if not isinstance(cast("object", provider), Provider):
+            raise TypeError(
+                f"provider must be a member of Provider, such as Provider.AUTH0, not {provider!r}."
+            )
         names = _names(provider, tenant, issuer)
         rules = _rules(provider, token)
         is_generic = provider is Provider.OIDC and not isinstance(token, TokenRules)
@@ -158,7 +163,7 @@ class ExternalIssuer:
         self.keys: KeySet = RemoteKeySet(names[0], jwks_uri=keys_uri) if keys is None else keys
         self._audience_claim = rules.audience if audience_claim is None else audience_claim
         self._access_claims = frozenset(access_claims)
-        self._fixed = {**(required or {}), **rules.fixed}
+        self._fixed = _fixed(provider, rules, required)
         self._allow_bound = allow_bound is True
         self.selects: tuple[object, ...] = (
             tenant,
@@ -306,7 +311,22 @@ def _rules(provider: Provider, token: TokenKind | TokenRules | None) -> TokenRul
     for rules in provider.value.tokens:
         if token in {None, rules.kind}:
             return rules
-    raise ConfigurationError(f"{provider} has no tokens of the kind {token!r}.")
+    kinds = " or ".join(f"token={rules.kind!r}" for rules in provider.value.tokens)
+    raise ConfigurationError(f"{provider} has no tokens of the kind {token!r}. Write {kinds}.")
+
+
+def _fixed(
+    provider: Provider, rules: TokenRules, required: Mapping[str, str] | None
+) -> dict[str, str]:
+    """The claims that have exactly one text: those of the provider's row, and those that the application requires."""
+    fixed = {**(required or {}), **rules.fixed}
+    for name, value in (required or {}).items():
+        if fixed[name] != value:
+            raise ConfigurationError(
+                f"required={{{name!r}: {value!r}}} fits no token: with {provider} the claim is always {fixed[name]!r}."
+                f" Leave {name!r} out of required."
+            )
+    return fixed
 
 
 def _typ(header: Mapping[str, object]) -> str | None:
