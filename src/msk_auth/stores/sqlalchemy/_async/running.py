@@ -41,15 +41,13 @@ AWAITS: Final = True
 outside_forks: Final = nullcontext
 """The threads of an asynchronous driver pass the gate with each call: see `_sqlite`."""
 
-# A loop holds its tasks weakly.
-_tasks: Final[set[asyncio.Task[Any]]] = set()
-
 
 class Uses:
     """The uses of the database by one store: each runs in a task of its own."""
 
     def __init__(self) -> None:
-        self._going_on: dict[asyncio.Task[Any], Use] = {}
+        # All that have not ended, since a loop holds its tasks weakly. Those that end a use have none of their own.
+        self._tasks: dict[asyncio.Task[Any], Use | None] = {}
 
     async def within(self, seconds: float | None, work: Callable[[], T]) -> T:
         """The result of code that uses a blocking connection of an asynchronous engine; when it is late, it is abandoned.
@@ -67,16 +65,14 @@ class Uses:
             TimeoutError: There is no result by then.
         """
         use = Use()
-        task = _start(_use(use, work))
-        self._going_on[task] = use
-        task.add_done_callback(self._going_on.pop)
+        task = self._start(_use(use, work), use)
         try:
             await asyncio.wait((task,), timeout=seconds)
         except asyncio.CancelledError:
-            _start(_end(task, use, CANCEL_SECONDS if seconds is None else seconds))
+            self._start(_end(task, use, CANCEL_SECONDS if seconds is None else seconds))
             raise
         if not task.done():
-            _start(_end(task, use, 0.0))
+            self._start(_end(task, use, 0.0))
             raise no_answer()
         return task.result()
 
@@ -86,30 +82,33 @@ class Uses:
         The engine is about to be disposed of. What comes back afterwards returns to a pool that is not closed again.
         """
         loop = asyncio.get_running_loop()
-        uses = {task: use for task, use in self._going_on.items() if task.get_loop() is loop}
+        # A copy: another event loop may begin a use meanwhile.
+        uses = {
+            task: use
+            for task, use in self._tasks.copy().items()
+            if use is not None and task.get_loop() is loop
+        }
         if uses:
             await asyncio.gather(*(_end(task, use, CANCEL_SECONDS) for task, use in uses.items()))
             await asyncio.wait(uses, timeout=CANCEL_SECONDS)
+
+    def _start(self, work: Coroutine[Any, Any, T], use: Use | None = None) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = use
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled():
+            # Perhaps no caller waits for it any more, and asyncio need not log it.
+            task.exception()
 
 
 async def _use(use: Use, work: Callable[[], T]) -> T:
     CURRENT.set(use)
     # One greenlet for checking out, all statements and giving back: each costs a tenth of a read.
     return await greenlet_spawn(work)
-
-
-def _start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    task = asyncio.get_running_loop().create_task(work)
-    _tasks.add(task)
-    task.add_done_callback(_forget)
-    return task
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    _tasks.discard(task)
-    if not task.cancelled():
-        # Perhaps no caller waits for it any more, and asyncio need not log it.
-        task.exception()
 
 
 async def _end(task: asyncio.Task[Any], use: Use, seconds: float) -> None:
