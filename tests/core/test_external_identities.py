@@ -343,11 +343,10 @@ def test_a_round_on_an_event_loop_reads_each_identity_once() -> None:
 
     async def refusal() -> object:
         watched: Watched[str] = Watched(principal, None, 0.0)
-        a_round = Round(authenticator.rules, [watched, watched], authenticator.clock)
-        look_ups = a_round.look_ups(keys_at_once=8)
-        assert len(look_ups) == 1
-        for look_up in look_ups:
-            look_up.note(await look_up.read(authenticator._look_ups))
+        reads = authenticator._look_ups
+        a_round = Round(authenticator.rules, reads, [watched, watched], authenticator.clock)
+        (look_up,) = a_round.look_ups()
+        await look_up.make()
         a_round.settle(1.0)
         return watched.refusal
 

@@ -205,7 +205,7 @@ async def test_what_is_given_up_before_it_begins_is_watched_no_more(site: Site) 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01), watch:
             pytest.fail("it begins")
-    assert not auth._watches._of_this_loop().watched
+    assert not auth._watches.of_this_loop().watched
 
 
 async def test_what_has_not_begun_ends_when_the_authenticator_is_closed(site: Site) -> None:
@@ -384,7 +384,7 @@ async def test_a_stream_that_its_reader_drops_is_watched_no_more(site: Site) -> 
     assert await anext(stream) == 1
     del stream
     gc.collect()
-    await until(lambda: not auth._watches._of_this_loop().watched)
+    await until(lambda: not auth._watches.of_this_loop().watched)
 
 
 async def test_code_that_closes_its_connection_itself_can_wait_for_the_reason(site: Site) -> None:

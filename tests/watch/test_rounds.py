@@ -7,7 +7,7 @@ from tests.cases import code_of
 from tests.watch.site import PERMISSIONS, SECOND, Site
 
 from msk_auth import Owner
-from msk_auth._async.watch import LookUp, Round
+from msk_auth._async.watch import Round
 from msk_auth._sync.watch import Watched
 
 pytestmark = pytest.mark.anyio
@@ -29,8 +29,8 @@ class Rounds:
 
     def look_ups(self, watched: list[Watched[str]], keys_at_once: int = 1) -> list[list[object]]:
         """The ids that each look-up of the next round reads."""
-        it = Round(self.auth.rules, watched, self.site.clock)
-        return [[name for _, name in each.of] for each in it.look_ups(keys_at_once)]
+        it = self._round(watched, keys_at_once)
+        return [[name for _, name in each.of] for each in it.look_ups()]
 
     async def make(
         self, watched: list[Watched[str]], owners: int, *, had_time: int = 0
@@ -45,19 +45,21 @@ class Rounds:
         Returns:
             The owners that were read.
         """
-        it = Round(self.auth.rules, watched, self.site.clock)
-        keys, *of_owners = it.look_ups(256)
+        it = self._round(watched, 256)
+        keys, *of_owners = it.look_ups()
         for n, look_up in enumerate([keys, *of_owners]):
             if n <= owners + had_time:
                 it.has_time(look_up)
             if n <= owners:
-                await self._answer(look_up)
+                await look_up.make()
         it.settle(1.0)
         self.site.clock.advance(SECOND)
         return [name for look_up in of_owners[:owners] for _, name in look_up.of]
 
-    async def _answer(self, look_up: LookUp) -> None:
-        look_up.note(await look_up.read(self.auth._look_ups))
+    def _round(self, watched: list[Watched[str]], keys_at_once: int) -> Round[str]:
+        reads = self.auth._look_ups
+        reads.keys_at_once = keys_at_once
+        return Round(self.auth.rules, reads, watched, self.site.clock)
 
 
 async def test_those_that_were_verified_the_longest_ago_come_first_as_others_come_and_go() -> None:

@@ -15,9 +15,18 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 from weakref import WeakSet
 
 from msk_auth._failures import log_failure
@@ -64,13 +73,11 @@ class LookUp(NamedTuple):
 
     Attributes:
         of: The records that it reads.
-        read: Makes the look-up; takes the ports, and returns an awaitable of the result.
-        note: Takes the result.
+        make: Makes it, and notes the result for the round.
     """
 
     of: Sequence[Record]
-    read: Callable[[AwaitedReads], Awaitable[object]]
-    note: Callable[[Any], None]
+    make: Callable[[], Awaitable[None]]
 
 
 class Round(Generic[UserT]):
@@ -78,13 +85,21 @@ class Round(Generic[UserT]):
 
     Args:
         rules: As the authenticator has them.
+        reads: Makes the look-ups.
         watched: The watches to verify. Those whose turn is the longest ago come first, because a round may be too
             short for all.
         clock: Where the time comes from.
     """
 
-    def __init__(self, rules: Rules, watched: Iterable[Watched[UserT]], clock: Clock) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        reads: AwaitedReads,
+        watched: Iterable[Watched[UserT]],
+        clock: Clock,
+    ) -> None:
         self._rules = rules
+        self._reads = reads
         self._watched = sorted(
             (each for each in watched if each.refusal is None),
             # Of those that had their turn in the same round, the ones that it did not verify come last: their look-ups
@@ -98,15 +113,13 @@ class Round(Generic[UserT]):
         self._had_time: set[Record] = set()
         self._failed = False
 
-    def look_ups(self, keys_at_once: int) -> list[LookUp]:
+    def look_ups(self) -> list[LookUp]:
         """The look-ups of this round, each once.
 
         Many keys are read at once, so all of them come first: even a round that is too short for all owners finds every
         revoked key. The look-ups of one watch stay together otherwise.
-
-        Args:
-            keys_at_once: How many keys one look-up may read.
         """
+        reads, keys_at_once = self._reads, self._reads.keys_at_once
         listed: set[Record] = set()
         look_ups: list[LookUp] = []
 
@@ -129,12 +142,12 @@ class Round(Generic[UserT]):
             list_keys([each])
             session_id = each.session_id if self._rules.checks_sessions else None
             if session_id is not None and is_new("session", session_id):
-                look_ups.append(self._session(session_id))
+                look_ups.append(self._one("session", session_id, reads.find_session))
             if each.identity is not None:
                 if is_new("identity", each.identity):
-                    look_ups.append(self._external_owner(each.identity))
+                    look_ups.append(self._one("identity", each.identity, reads.find_external_owner))
             elif is_new("owner", each.owner.id):
-                look_ups.append(self._owner(each.owner.id))
+                look_ups.append(self._one("owner", each.owner.id, reads.find_owner))
         return look_ups
 
     def has_time(self, look_up: LookUp) -> None:
@@ -173,38 +186,18 @@ class Round(Generic[UserT]):
                 each.end(refusal)
 
     def _keys(self, key_ids: Sequence[str]) -> LookUp:
-        def note(found: Iterable[ApiKey | None]) -> None:
+        async def make() -> None:
+            found = await self._reads.find_keys(key_ids)
             records = {record.id: record for record in found if record is not None}
-            self._read.keys.update((key_id, records.get(key_id)) for key_id in key_ids)
+            self._read.found.update((("key", key_id), records.get(key_id)) for key_id in key_ids)
 
-        def read(ports: AwaitedReads) -> Awaitable[object]:
-            return ports.find_keys(key_ids)
+        return LookUp([("key", key_id) for key_id in key_ids], make)
 
-        return LookUp([("key", key_id) for key_id in key_ids], read, note)
+    def _one(self, kind: str, name: NameT, find: Callable[[NameT], Awaitable[object]]) -> LookUp:
+        async def make() -> None:
+            self._read.found[kind, name] = await find(name)
 
-    def _session(self, session_id: str) -> LookUp:
-        note = partial(self._read.sessions.__setitem__, session_id)
-
-        def read(ports: AwaitedReads) -> Awaitable[object]:
-            return ports.find_session(session_id)
-
-        return LookUp([("session", session_id)], read, note)
-
-    def _owner(self, owner_id: str) -> LookUp:
-        note = partial(self._read.owners.__setitem__, owner_id)
-
-        def read(ports: AwaitedReads) -> Awaitable[object]:
-            return ports.find_owner(owner_id)
-
-        return LookUp([("owner", owner_id)], read, note)
-
-    def _external_owner(self, identity: ExternalIdentity) -> LookUp:
-        note = partial(self._read.external_owners.__setitem__, identity)
-
-        def read(ports: AwaitedReads) -> Awaitable[object]:
-            return ports.find_external_owner(identity)
-
-        return LookUp([("identity", identity)], read, note)
+        return LookUp([(kind, name)], make)
 
 
 class _NotRead(Exception):
@@ -220,31 +213,27 @@ class _NotRead(Exception):
 
 
 class _Snapshot:
-    """The results of a round's look-ups."""
+    """The results of a round's look-ups, by kind and id."""
 
     def __init__(self) -> None:
-        self.keys: dict[str, ApiKey | None] = {}
-        self.sessions: dict[str, Session | None] = {}
-        self.owners: dict[str, Owner[Any] | None] = {}
-        self.external_owners: dict[ExternalIdentity, Owner[Any] | None] = {}
+        self.found: dict[Record, object] = {}
 
     def find_key(self, key_id: str, /) -> ApiKey | None:
-        return _get("key", self.keys, key_id)
+        return cast("ApiKey | None", self._get("key", key_id))
 
     def find_session(self, session_id: str) -> Session | None:
-        return _get("session", self.sessions, session_id)
+        return cast("Session | None", self._get("session", session_id))
 
     def find_owner(self, owner_id: str) -> Owner[Any] | None:
-        return _get("owner", self.owners, owner_id)
+        return cast("Owner[Any] | None", self._get("owner", owner_id))
 
     def find_external_owner(self, identity: ExternalIdentity) -> Owner[Any] | None:
-        return _get("identity", self.external_owners, identity)
+        return cast("Owner[Any] | None", self._get("identity", identity))
 
-
-def _get(kind: str, table: dict[NameT, T], name: NameT) -> T:
-    if name not in table:
-        raise _NotRead((kind, name))
-    return table[name]
+    def _get(self, kind: str, name: Hashable) -> object:
+        if (kind, name) not in self.found:
+            raise _NotRead((kind, name))
+        return self.found[kind, name]
 
 
 class AsyncWatch(Watched[UserT]):
@@ -288,10 +277,10 @@ class AsyncWatch(Watched[UserT]):
         try:
             await asyncio.wait([decided])
         except BaseException:
-            self._watches.remove(self)
+            self._rounds.remove(self)
             raise
         if self.refusal is not None:
-            self._watches.remove(self)
+            self._rounds.remove(self)
             raise self.refusal
         self._task = asyncio.current_task()
         self._cancelling = 0 if self._task is None else self._task.cancelling()
@@ -306,7 +295,7 @@ class AsyncWatch(Watched[UserT]):
         import asyncio
 
         task, self._task = self._task, None
-        self._watches.remove(self)
+        self._rounds.remove(self)
         if self.refusal is None or task is None:
             return
         # `asyncio.timeout` distinguishes its own cancellation from another one in the same way.
@@ -338,7 +327,7 @@ class AsyncWatch(Watched[UserT]):
                     return
                 yield arrived.result()
         finally:
-            self._watches.remove(self)
+            self._rounds.remove(self)
             pulling.cancel()
             await asyncio.wait([pulling])
 
@@ -350,7 +339,7 @@ class AsyncWatch(Watched[UserT]):
         try:
             await asyncio.wait([ended])
         finally:
-            self._watches.remove(self)
+            self._rounds.remove(self)
         assert self.refusal is not None  # noqa: S101 - what has ended the wait
         return self.refusal
 
@@ -374,7 +363,8 @@ class AsyncWatch(Watched[UserT]):
         loop = asyncio.get_running_loop()
         self._decided, self._ended = loop.create_future(), loop.create_future()
         self.began_at: float = self._watches.clock.monotonic()
-        self._watches.add(self)
+        self._rounds: _Rounds[UserT] = self._watches.of_this_loop()
+        self._rounds.add(self)
         return self._decided, self._ended
 
 
@@ -440,19 +430,12 @@ class AsyncWatches(Generic[UserT]):
         """A watch that is verified while it is used."""
         return AsyncWatch(self, principal, policy)
 
-    def add(self, watch: AsyncWatch[UserT]) -> None:
-        """Verify a watch at once, and in each round."""
-        self._of_this_loop().add(watch)
-
-    def remove(self, watch: AsyncWatch[UserT]) -> None:
-        """Stop verifying a watch."""
-        self._of_this_loop().remove(watch)
-
     async def close(self) -> None:
         """End the rounds of this event loop. Watches that are left end with `StoreUnavailable`."""
-        await self._of_this_loop().close()
+        await self.of_this_loop().close()
 
-    def _of_this_loop(self) -> _Rounds[UserT]:
+    def of_this_loop(self) -> _Rounds[UserT]:
+        """The rounds of the running event loop."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -548,8 +531,8 @@ class _Rounds(Generic[UserT]):
     async def _make_round(self, watched: WeakSet[AsyncWatch[UserT]]) -> None:
         import asyncio
 
-        it = Round(self._rules, watched, self._clock)
-        look_ups = it.look_ups(self._ports.keys_at_once)
+        it = Round(self._rules, self._ports, watched, self._clock)
+        look_ups = it.look_ups()
         waiting = iter(look_ups)
         # It ends before the next one begins: what it finds counts within two intervals, however long a look-up takes.
         longest = 0.9 * self._interval
@@ -577,6 +560,6 @@ class _Rounds(Generic[UserT]):
 
     async def _make(self, look_up: LookUp, it: Round[UserT]) -> None:
         try:
-            look_up.note(await look_up.read(self._ports))
+            await look_up.make()
         except Exception as error:  # noqa: BLE001 - this round does not verify the watches that depend on it
             it.failed(error)
