@@ -16,9 +16,8 @@ from ._sync.authenticator import Authenticator
 from ._sync.users import Users
 from ._sync.watch import Watch
 from .clock import Clock, SystemClock
-from .core.digest import KeyHasher, PepperRing
 from .core.immutability import immutable
-from .core.keys import KeyFormat
+from .core.keys import KeyFormat, KeyHasher, PepperRing
 from .core.model import (
     ApiKey,
     CredentialKind,

@@ -1,6 +1,6 @@
 """Argon2id digests, for imported keys whose secrets could be guessed.
 
-Keys that this library makes have 190 random bits and need no slow digest (see :mod:`msk_auth.core.digest`). Keys from an
+Keys that this library makes have 190 random bits and need no slow digest (see :mod:`msk_auth.core.keys`). Keys from an
 older system may have fewer, or were chosen by people. Store them with a digest of :class:`Argon2Digest`, and pass the same
 :class:`Argon2Digest` to :class:`~msk_auth.KeyHasher` as `slow`.
 

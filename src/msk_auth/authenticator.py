@@ -32,11 +32,10 @@ from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock, SystemClock
 from msk_auth.core import references
 from msk_auth.core.authentication import Rules
-from msk_auth.core.digest import KeyHasher, PepperRing
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, Forbidden, Problem
 from msk_auth.core.events import Refusal
 from msk_auth.core.immutability import NotShareable, is_mutable_class
-from msk_auth.core.keys import KeyFormat
+from msk_auth.core.keys import KeyFormat, KeyHasher, PepperRing
 from msk_auth.core.model import ExternalIdentity, KeyLimits, Owner, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.store import offered

@@ -14,7 +14,7 @@ from tests.cases import case
 from tests.core.support import OTHER_SECRET, SECRET, functions_called
 
 from msk_auth import KeyFormat, KeyHasher, PepperRing
-from msk_auth.core import digest as module
+from msk_auth.core import keys as module
 from msk_auth.errors import ConfigurationError
 
 KEY = KeyFormat().generate().reveal()

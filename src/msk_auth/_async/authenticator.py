@@ -14,7 +14,6 @@ from msk_auth.authenticator import NO_LIMITS, not_a_list_of_values, refusal, tak
 from msk_auth.clock import Clock
 from msk_auth.core import authentication, key_management, references
 from msk_auth.core.authentication import Presented
-from msk_auth.core.digest import KeyHasher
 from msk_auth.core.errors import CredentialRefused, InputInvalid, Problem
 from msk_auth.core.events import (
     CredentialUsed,
@@ -38,7 +37,7 @@ from msk_auth.core.key_management import (
     Lifetime,
     checked_id,
 )
-from msk_auth.core.keys import KeyFormat
+from msk_auth.core.keys import KeyFormat, KeyHasher
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import (
     ApiKey,

@@ -23,7 +23,6 @@ from datetime import datetime
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
 from .compact import ParsedToken, check_opaque
-from .digest import KeyHasher
 from .errors import (
     ConfigurationError,
     CredentialRefused,
@@ -33,7 +32,7 @@ from .errors import (
 )
 from .immutability import check_shareable
 from .issuer import TokenIssuer
-from .keys import KeyFormat, KeyValue
+from .keys import KeyFormat, KeyHasher, KeyValue
 from .logins import OpaqueToken, RequestLogins
 from .model import (
     CredentialKind,

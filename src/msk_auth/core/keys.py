@@ -1,4 +1,4 @@
-"""The format of a key: how one is made, recognised and shown.
+"""A key: its format, and what the store holds in its place.
 
 ::
 
@@ -7,18 +7,36 @@
 The id is public. The secret carries 190 bits. The checksum is the CRC-32 of everything before it,
 so that a typing error, a truncated copy and most garbage are refused without a look-up in the store,
 and a scanner can distinguish a real key from a look-alike. It is no protection: it needs no secret.
+
+The store holds a digest. An encoded digest names its scheme, so that schemes and peppers can change while old digests still
+verify::
+
+    sha256:<64 hex>                       no pepper configured
+    hmac-sha256:<pepper id>:<64 hex>      with a pepper ring
+    $argon2id$…                           imported keys of low entropy (`msk_auth.argon2`)
+
+Why no slow hash, when passwords need one: stretching makes up for secrets that can be guessed. A
+key's secret is 190 random bits; no attacker can try 2^190 candidates, at any cost per candidate, so a
+slow hash would only cost the server 100 ms on each request (OWASP ASVS 5.0, 6.5.2, asks for it
+below 112 bits only). The pepper protects against an attacker who can write to the database and plants
+the digest of a key of their own.
+
+The digest covers the whole key, id included: a digest copied to another row verifies nothing there.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 import secrets
 import string
 import zlib
-from collections.abc import Sequence
-from typing import NoReturn, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn, Protocol, cast
 
 from .errors import ConfigurationError, CredentialRefused
+from .weak_secrets import check_secret
 
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 """Base62, in the order that gives each character its value."""
@@ -164,3 +182,161 @@ def _checked_prefixes(prefix: object, older_prefixes: object) -> tuple[str, ...]
 
 def _random(length: int) -> str:
     return "".join(secrets.choice(ALPHABET) for _ in range(length))
+
+
+_DOMAIN = b"msk_auth/api-key/v1\x00"
+_PEPPER_ID = re.compile(r"[0-9A-Za-z._-]{1,32}")
+# Hashed with, in place of a pepper that is not in the ring; a digest that it makes is not accepted.
+_NO_PEPPER = bytes(32)
+
+
+class PepperRing:
+    """Secrets of the application that go into every digest, each under an id.
+
+    To rotate: add a new pepper, make it current, keep the old ones until no digest names them any
+    more (digests move to the current pepper as their keys are used).
+
+    Args:
+        peppers: From id (1 to 32 of `0-9A-Za-z._-`) to 32 to 127 random bytes; published examples,
+            patterns and public keys are refused.
+        current: The id used for new digests.
+
+    Raises:
+        ConfigurationError: A pepper is too weak, an id has another form, or `current` is not among
+            them.
+    """
+
+    __slots__ = ("_peppers", "current")
+
+    def __init__(self, peppers: Mapping[str, bytes], *, current: str) -> None:
+        for pepper_id, pepper in peppers.items():
+            if _PEPPER_ID.fullmatch(pepper_id) is None:
+                raise ConfigurationError(
+                    f"The pepper id {pepper_id!r} must be 1 to 32 of 0-9A-Za-z._-"
+                )
+            check_secret(f"pepper {pepper_id!r}", pepper)
+        if current not in peppers:
+            raise ConfigurationError(
+                f"The current pepper {current!r} is not in the ring: {sorted(peppers)}."
+            )
+        self._peppers = dict(peppers)
+        self.current: str = current
+
+    def __repr__(self) -> str:
+        return f"<PepperRing {sorted(self._peppers)} current={self.current!r}>"
+
+    def get(self, pepper_id: str) -> bytes | None:
+        """The pepper with this id, or None if it was retired."""
+        return self._peppers.get(pepper_id)
+
+    def __getitem__(self, pepper_id: str) -> bytes:
+        return self._peppers[pepper_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._peppers)
+
+
+class SlowDigest(Protocol):
+    """A deliberately slow scheme for imported keys; verified off the event loop. See `msk_auth.argon2`.
+
+    A client that presents the id of such a key learns from the response time that the key exists. Hiding this would make
+    every unknown id as expensive, and any client could then exhaust the server.
+    """
+
+    def recognises(self, encoded: str) -> bool:
+        """True if `encoded` is a digest of this scheme."""
+        ...
+
+    def verify(self, key: str, encoded: str) -> bool:
+        """True if `encoded` is the digest of `key`."""
+        ...
+
+
+class KeyHasher:
+    """Makes and compares digests.
+
+    Args:
+        peppers: With a ring, new digests are HMAC-SHA256 under its current pepper; without,
+            SHA-256.
+        slow: A scheme for imported keys, if there are any.
+        accept_unpeppered: Whether plain SHA-256 digests verify although there is a ring. True lets existing keys move to
+            the pepper as they are used. Set it to False once they have: a planted SHA-256 digest then verifies no key.
+
+    Attributes:
+        peppers: The ring; None without one.
+        decoy: A digest that no key has, verified in place of the digest of an unknown key.
+    """
+
+    __slots__ = ("_accepted", "_hmac_keys", "_slow", "decoy", "peppers")
+
+    def __init__(
+        self,
+        peppers: PepperRing | None = None,
+        *,
+        slow: SlowDigest | None = None,
+        accept_unpeppered: bool = True,
+    ) -> None:
+        self.peppers: PepperRing | None = peppers
+        self._slow = slow
+        # By scheme: what stands in front of the last colon of a digest.
+        self._hmac_keys: dict[str, bytes] = {}
+        if peppers is not None:
+            self._hmac_keys = {f"hmac-sha256:{each}": _hmac_key(peppers[each]) for each in peppers}
+        self._accepted = set(self._hmac_keys)
+        if accept_unpeppered or peppers is None:
+            self._accepted.add("sha256")
+        # A digest that no key has, of the scheme that most records have: its verification takes as long as that of a wrong secret.
+        self.decoy: str = self.digest("")
+
+    def digest(self, key: str) -> str:
+        """The encoded digest of a whole key, under the current scheme."""
+        if self.peppers is None:
+            return f"sha256:{_sha256(key)}"
+        pepper_id = self.peppers.current
+        return f"hmac-sha256:{pepper_id}:{_hmac(self.peppers[pepper_id], key)}"
+
+    def verify(self, key: str, encoded: str) -> bool:
+        """True if `encoded` is the digest of `key`, in constant time; unknown schemes verify nothing."""
+        if self._slow is not None and self._slow.recognises(encoded):
+            return self._slow.verify(key, encoded)
+        scheme, _, expected = encoded.rpartition(":")
+        computed = _sha256(key)
+        if self.peppers is not None:
+            # Both hashes for every record, and for a retired pepper or an unknown scheme too: the response time must not
+            # reveal that there is a record of another scheme than the decoy's.
+            peppered = _hmac(self._hmac_keys.get(scheme, _NO_PEPPER), key)
+            if scheme != "sha256":
+                computed = peppered
+        return _equal(computed, expected) and scheme in self._accepted
+
+    def is_slow(self, encoded: str) -> bool:
+        """True if verifying this digest takes so long that it must not run on an event loop."""
+        return self._slow is not None and self._slow.recognises(encoded)
+
+    def needs_rehash(self, encoded: str) -> bool:
+        """True if a digest that just verified should be replaced by :meth:`digest` of the same key.
+
+        Slow digests are kept: their keys may have too little entropy for a fast digest.
+        """
+        if self.is_slow(encoded):
+            return False
+        current = "sha256:" if self.peppers is None else f"hmac-sha256:{self.peppers.current}:"
+        return not encoded.startswith(current)
+
+
+def _sha256(key: str) -> str:
+    return hashlib.sha256(_DOMAIN + key.encode()).hexdigest()
+
+
+def _hmac_key(pepper: bytes) -> bytes:
+    # HMAC hashes a long key down itself, each time (RFC 2104, section 2): a record of a long pepper would take longer.
+    return pepper if len(pepper) <= 64 else hashlib.sha256(pepper).digest()
+
+
+def _hmac(pepper: bytes, key: str) -> str:
+    return hmac.digest(pepper, _DOMAIN + key.encode(), "sha256").hex()
+
+
+def _equal(computed: str, stored: str) -> bool:
+    # Bytes, because compare_digest refuses text beyond ASCII, and the stored text may be any.
+    return hmac.compare_digest(computed.encode(), stored.encode(errors="replace"))

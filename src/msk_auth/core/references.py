@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
-from .digest import PepperRing
 from .errors import ConfigurationError, CredentialRefused
+from .keys import PepperRing
 from .model import Principal
 
 MAX_LENGTH: Final = 8192
