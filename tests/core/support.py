@@ -30,8 +30,7 @@ from msk_auth import (
     SigningKey,
     TokenProfile,
 )
-from msk_auth.core.compact import ParsedToken
-from msk_auth.core.issuer import VerifiedToken
+from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.errors import ConfigurationError
 from msk_auth.events import Event
 from msk_auth.keys import CreatedKey

@@ -20,7 +20,7 @@ from tests.core.support import NOW, b64
 from tests.tokens.shapes import EC_KEY, RSA_KEY, SHAPES, Shape, T, jwks, sign
 
 from msk_auth import ExternalIdentity
-from msk_auth.core.compact import ParsedToken
+from msk_auth.core.tokens import ParsedToken
 from msk_auth.errors import CredentialRefused
 from msk_auth.tokens.issuers import ExternalIssuer
 

@@ -36,7 +36,7 @@ from tests.core.support import (
 from tests.tokens.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
 
 from msk_auth import SigningKey, TokenProfile, require_interactive
-from msk_auth.core.compact import ParsedToken
+from msk_auth.core.tokens import ParsedToken
 from msk_auth.errors import CredentialRefused, InteractiveRequired
 from msk_auth.tokens import AlgorithmName
 

@@ -14,8 +14,7 @@ from tests.core.support import NOW, World, token
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
 
 from msk_auth import ExternalIdentity, Owner
-from msk_auth.core.compact import ParsedToken
-from msk_auth.core.issuer import VerifiedToken
+from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.errors import ConfigurationError, CredentialRefused
 from msk_auth.tokens.issuers import ExternalIssuer, Provider, TokenRules
 from msk_auth.tokens.keysets import PinnedKeySet, RemoteKeySet

@@ -22,15 +22,15 @@ from tests.core.support import b64
 from tests.tokens.provider import DISCOVERY, Provider, drip, huge, public_jwk, send, serve
 
 from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal
-from msk_auth.core import issuer as issuing
-from msk_auth.core.compact import encode_segment
+from msk_auth.core import tokens as core_tokens
+from msk_auth.core.tokens import encode_segment
 from msk_auth.errors import ConfigurationError
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.tokens import issuers, keysets
 from msk_auth.tokens._fetch import MAX_DOCUMENT, FetchError, check_url, fetch_json
 from msk_auth.tokens.keysets import FRESH_SECONDS, PAUSE_SECONDS, PinnedKeySet, RemoteKeySet
 
-FETCH_SECONDS, WAIT_SECONDS = keysets._FETCH_SECONDS, issuing.PENDING_SECONDS
+FETCH_SECONDS, WAIT_SECONDS = keysets._FETCH_SECONDS, core_tokens.PENDING_SECONDS
 MESSAGE = b"message"
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 P256, P384, P521 = (
@@ -76,7 +76,7 @@ class ManualClock:
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     # What a busy machine may take. Tests of a limit set their own.
     monkeypatch.setattr(keysets, "_FETCH_SECONDS", 60.0)
-    monkeypatch.setattr(issuing, "PENDING_SECONDS", 60.0)
+    monkeypatch.setattr(core_tokens, "PENDING_SECONDS", 60.0)
     with serve() as running:
         running.keys = [jwk_of(P256, alg="ES256")]
         yield running
@@ -553,10 +553,10 @@ def test_a_request_does_not_wait_for_the_end_of_a_long_fetch(
     monkeypatch.setattr(keysets, "_FETCH_SECONDS", 60)
     header = [f"Bearer {issuer_token(provider.url)}"]
     with blocking(provider.url) as authenticator:
-        monkeypatch.setattr(issuing, "PENDING_SECONDS", 0.01)
+        monkeypatch.setattr(core_tokens, "PENDING_SECONDS", 0.01)
         with refused_with("signing_keys_unavailable"):
             authenticator.authenticate(header)
-        monkeypatch.setattr(issuing, "PENDING_SECONDS", 60)
+        monkeypatch.setattr(core_tokens, "PENDING_SECONDS", 60)
         released.set()
         assert authenticator.authenticate(header).owner.id == "u"
     assert provider.fetches == 1

@@ -31,8 +31,7 @@ from tests.core.support import (
 from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
 from msk_auth import CredentialKind, KeyRing, Owner, Principal, SigningKey, TokenProfile
-from msk_auth.core.compact import ParsedToken
-from msk_auth.core.issuer import VerifiedToken
+from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.errors import ConfigurationError, CredentialRefused, InteractiveRequired, LoginTooOld
 from msk_auth.tokens import AlgorithmName
 

@@ -293,7 +293,7 @@ def wait_for_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the service wait as long for the provider as a machine with more to do may take."""
     monkeypatch.setattr(oidc, "_TIMEOUT_SECONDS", 60.0)
     monkeypatch.setattr("msk_auth.tokens.keysets._FETCH_SECONDS", 60.0)
-    monkeypatch.setattr("msk_auth.core.issuer.PENDING_SECONDS", 60.0)
+    monkeypatch.setattr("msk_auth.core.tokens.PENDING_SECONDS", 60.0)
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from msk_auth.core import issuer as issuing
+from msk_auth.core import tokens
 from msk_auth.core.authentication import Authenticated, Presented, Rules, at_address, stands, within
-from msk_auth.core.compact import ParsedToken
 from msk_auth.core.errors import (
     ConfigurationError,
     CredentialRefused,
@@ -18,7 +17,6 @@ from msk_auth.core.errors import (
     Forbidden,
     Problem,
 )
-from msk_auth.core.issuer import VerifiedToken
 from msk_auth.core.keys import KeyValue
 from msk_auth.core.logins import (
     LoginFailed,
@@ -41,6 +39,7 @@ from msk_auth.core.model import (
 )
 from msk_auth.core.references import Reference
 from msk_auth.core.store import WrongRecord, offered
+from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.users import RequestSession, in_session_of
 
 from . import primitives
@@ -228,7 +227,7 @@ class AsyncVerifier:
             try:
                 pending = issuer.pending(token)
                 if pending is not None:
-                    await primitives.wait_for_future(pending, issuing.PENDING_SECONDS)
+                    await primitives.wait_for_future(pending, tokens.PENDING_SECONDS)
                 verified = issuer.authenticate(token, now)
             except CredentialRefused as refusal:
                 if refusal.code not in {"token_invalid", "token_expired"}:

@@ -22,7 +22,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
-from .compact import ParsedToken, check_opaque
 from .errors import (
     ConfigurationError,
     CredentialRefused,
@@ -31,7 +30,6 @@ from .errors import (
     RequestMalformed,
 )
 from .immutability import check_shareable
-from .issuer import TokenIssuer
 from .keys import KeyFormat, KeyHasher, KeyValue
 from .logins import OpaqueToken, RequestLogins
 from .model import (
@@ -40,6 +38,7 @@ from .model import (
     Principal,
 )
 from .networks import contain
+from .tokens import ParsedToken, TokenIssuer, check_opaque
 
 MAX_HEADER_LENGTH = 16_384
 """The longest header value that is read; a longer one is refused before any other work."""

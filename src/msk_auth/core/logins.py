@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn
 
 from .errors import ConfigurationError, CredentialRefused, MskAuthError
-from .issuer import VerifiedToken
 from .model import Login
+from .tokens import VerifiedToken
 
 # A login is in the past. Two machines' clocks may differ a little.
 _AHEAD: Final = timedelta(minutes=1)

@@ -31,10 +31,10 @@ from litestar.security.jwt import BaseJWTAuth, Token
 from litestar.types import Message, Scope, Send
 
 from msk_auth._route_audit import OwnGuard
-from msk_auth.core.compact import check_opaque
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Login
 from msk_auth.core.policy import Policy
+from msk_auth.core.tokens import check_opaque
 from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors, ProblemRenderer
 

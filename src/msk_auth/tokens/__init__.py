@@ -1,12 +1,12 @@
 """JWTs: the profile of our own tokens, the keys that sign them, and the issuers whose tokens are accepted.
 
 One rule: an issuer returns None for a token of another issuer, and raises for one of its own that it refuses, as
-`core.issuer.TokenIssuer` states. Nothing here reads a clock or decides about owners and permissions: `_async.verification` does.
+`core.tokens.TokenIssuer` states. Nothing here reads a clock or decides about owners and permissions: `_async.verification` does.
 """
 
 from __future__ import annotations
 
-from msk_auth.core.issuer import VerifiedToken
+from msk_auth.core.tokens import VerifiedToken
 
 from .signing import AlgorithmName
 

@@ -40,10 +40,9 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, cast
 
-from msk_auth.core.compact import ParsedToken
 from msk_auth.core.errors import ConfigurationError, CredentialRefused
-from msk_auth.core.issuer import VerifiedToken
 from msk_auth.core.model import ExternalIdentity
+from msk_auth.core.tokens import ParsedToken, VerifiedToken
 
 from .claims import Claims, audience, frozen, moment, text
 from .keysets import ALGORITHMS, MAX_KID, KeySet, PinnedKeySet, RemoteKeySet

@@ -28,15 +28,14 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from msk_auth.core.compact import ParsedToken, b64encode, encode_segment
 from msk_auth.core.errors import (
     ConfigurationError,
     CredentialRefused,
     InteractiveRequired,
     LoginTooOld,
 )
-from msk_auth.core.issuer import VerifiedToken
 from msk_auth.core.model import CredentialKind, Principal, freeze_permissions
+from msk_auth.core.tokens import ParsedToken, VerifiedToken, b64encode, encode_segment
 
 from .claims import MAX_TEXT, Claims, is_text, moment, text
 from .claims import audience as audience_of

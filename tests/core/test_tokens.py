@@ -9,7 +9,7 @@ import pytest
 from tests.core.support import b64 as encoded
 from tests.core.support import token
 
-from msk_auth.core.compact import ParsedToken, encode_segment
+from msk_auth.core.tokens import ParsedToken, encode_segment
 
 
 def with_header_of(length: int) -> str:
