@@ -31,8 +31,7 @@ from .core.model import (
     local_principal,
 )
 from .core.policy import Policy, any_credential, require, require_interactive, require_key
-from .tokens.profile import TokenProfile
-from .tokens.signing import KeyRing, SigningKey
+from .tokens.profile import KeyRing, SigningKey, TokenProfile
 
 __version__ = "0.1.0"
 

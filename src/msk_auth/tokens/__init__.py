@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from msk_auth.core.tokens import VerifiedToken
 
-from .signing import AlgorithmName
+from .profile import AlgorithmName
 
 __all__ = ["AlgorithmName", "VerifiedToken"]

@@ -1,13 +1,23 @@
-"""Reads single claims of a token: what has another form than the claim must have is refused."""
+"""Reads the claims of a token: single ones, and what the application's functions of them say.
+
+A claim that has another form than it must have is refused.
+
+The application's functions say which tokens stand for a person's login, and what one was granted. A function may raise anything
+on claims that it does not expect. In doubt a token is a machine's, and one whose grants cannot be read is refused. The first
+failure is logged, without the exception's message or traceback: both may quote a claim.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from msk_auth.core.errors import CredentialRefused
+from msk_auth.core.errors import ConfigurationError, CredentialRefused
+from msk_auth.core.logins import raised_at
 
 MAX_TEXT: Final = 255
 """The longest text that is read of a subject or an id, in characters."""
@@ -86,3 +96,145 @@ def frozen(value: Any) -> object:
     if isinstance(value, list):
         return tuple(frozen(member) for member in cast("list[object]", value))
     return value
+
+
+_log = logging.getLogger("msk_auth")
+
+_Result = TypeVar("_Result")
+
+Rule: TypeAlias = Callable[[Claims], bool]
+
+Grants: TypeAlias = str | Callable[[Mapping[str, object]], Iterable[str]] | None
+"""What limits the permissions of a token: a claim's name, a function of the claims, or None for nothing.
+
+- A name, such as `"scope"` or `"permissions"`: a string of names with spaces between them (RFC 6749, section 3.3), or an array
+  of strings. A claim that is missing or empty grants nothing. Anything else in its place is refused.
+- A function, for nested claims and for names to be mapped. It returns the names, and `()` to grant nothing. A token is refused
+  if the function raises or returns None, a single string, an object, or anything but strings.
+- None: the owner's permissions decide alone.
+
+Effective permissions are those of the owner that the token was granted as well. Other names have no effect.
+"""
+
+
+class ClaimsFunction:
+    """A function of the application, which is called with the claims of one issuer's tokens.
+
+    Args:
+        issuer: Whose tokens.
+        name: The argument with which the application passed it, for messages.
+        function: The function.
+        failure: What follows from an exception, for the log.
+
+    Raises:
+        ConfigurationError: It is not a plain function.
+    """
+
+    def __init__(
+        self, issuer: str, name: str, function: Callable[[Claims], object], failure: str
+    ) -> None:
+        # What an async function returns is neither True nor the names of permissions.
+        if not callable(cast("object", function)) or inspect.iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"{name} must be a plain function that takes the claims of a token, and not be async."
+            )
+        self._issuer = issuer
+        self._name = name
+        self._function = function
+        self._failure = failure
+        self._warned = False
+
+    def call(self, claims: Claims, read: Callable[[object], _Result]) -> _Result | None:
+        """What `read` makes of the result; None if the function or `read` raises."""
+        try:
+            return read(self._function(claims))
+        except Exception as error:  # noqa: BLE001 - a rule may raise anything on claims it did not expect
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "the function %r for tokens of the issuer %r raised %s at %s. %s This is logged once.",
+                    self._name,
+                    self._issuer,
+                    type(error).__name__,
+                    raised_at(error),
+                    self._failure,
+                )
+            return None
+
+
+class InteractiveRule:
+    """Which tokens stand for a person's login: those for which the rule returns True, and no other value.
+
+    Args:
+        issuer: Whose tokens.
+        rule: Given the claims.
+
+    Raises:
+        ConfigurationError: It is not a plain function.
+    """
+
+    def __init__(self, issuer: str, rule: Rule) -> None:
+        self._function = ClaimsFunction(
+            issuer,
+            "interactive",
+            rule,
+            "The token counts as a machine's. Let the function return False for claims that it does not know.",
+        )
+
+    def applies_to(self, claims: Claims) -> bool:
+        """Whether a token with these claims does. With `act` (RFC 8693, section 4.1) another party acts for the person."""
+        return "act" not in claims and self._function.call(claims, _is_true) is True
+
+
+class GrantRule:
+    """Reads what a token was granted.
+
+    Args:
+        issuer: Whose tokens.
+        grants: What the application configured.
+
+    Raises:
+        ConfigurationError: `grants` is none of the three.
+    """
+
+    def __init__(self, issuer: str, grants: Grants) -> None:
+        if grants == "":
+            raise ConfigurationError("grants must be the name of a claim, such as 'scope'.")
+        self._claim = grants if isinstance(grants, str) else None
+        self._function = (
+            None
+            if grants is None or isinstance(grants, str)
+            else ClaimsFunction(
+                issuer,
+                "grants",
+                grants,
+                "The token is refused. Let the function return () for claims that grant nothing.",
+            )
+        )
+
+    def scopes(self, claims: Claims) -> frozenset[str] | None:
+        """The names that were granted; None if nothing limits the token.
+
+        Raises:
+            CredentialRefused: They cannot be read.
+        """
+        if self._claim is not None:
+            granted = claims.get(self._claim, ())
+            return names(granted.split(" ") if isinstance(granted, str) else granted) - {""}
+        if self._function is None:
+            return None
+        read = self._function.call(claims, _granted)
+        if read is None:
+            raise CredentialRefused("token_invalid")
+        return read
+
+
+def _is_true(answer: object) -> bool:
+    return answer is True
+
+
+def _granted(answer: object) -> frozenset[str]:
+    # Of a string its letters would be taken for names, and of an object its members.
+    if isinstance(answer, str | Mapping):
+        raise TypeError("not a collection of names")
+    return names(tuple(cast("Iterable[object]", answer))) - {""}

@@ -30,7 +30,7 @@
    `iat`: Entra sets that back by five minutes, for machines whose clocks are behind.
 8. What it was granted can be read.
 
-Whether it stands for a person's login is decided last, and in doubt it does not: see `rules`.
+Whether it stands for a person's login is decided last, and in doubt it does not: see `claims`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ from msk_auth.core.errors import ConfigurationError, CredentialRefused
 from msk_auth.core.model import ExternalIdentity
 from msk_auth.core.tokens import ParsedToken, VerifiedToken
 
-from .claims import Claims, audience, frozen, moment, text
+from .claims import Claims, GrantRule, Grants, InteractiveRule, Rule, audience, frozen, moment, text
 from .keysets import ALGORITHMS, MAX_KID, KeySet, PinnedKeySet, RemoteKeySet
 from .providers import SHARED, Provider, TokenKind, TokenRules, never
-from .rules import GrantRule, Grants, InteractiveRule, Rule
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -15,8 +15,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
-from .claims import Claims, moment, text
-from .rules import Rule
+from .claims import Claims, Rule, moment, text
 
 TokenKind: TypeAlias = Literal["access", "id"]
 """An access token (RFC 9068), which is for an API; or an ID token (OpenID Connect Core), which is for a client."""
