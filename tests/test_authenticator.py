@@ -39,7 +39,6 @@ from msk_auth import (
     require,
     require_interactive,
 )
-from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth._sync import leases
 from msk_auth.errors import (
     ConfigurationError,
@@ -49,6 +48,7 @@ from msk_auth.errors import (
     StoreUnavailable,
 )
 from msk_auth.events import CredentialUsed, KeyCreated, Refusal
+from msk_auth.integrations._asgi import OffLoopAuthenticator
 from msk_auth.stores import RecordedLease
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
@@ -1013,7 +1013,7 @@ def make_awaited(kind: str) -> AsyncAuthenticator[str]:
     if kind == "async":
         return AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=_owner(ann))
     blocking = Authenticator(MemoryKeyStore(), find_owner=lambda _: ann)
-    return OffLoopAuthenticator(blocking, anyio.to_thread.run_sync)
+    return OffLoopAuthenticator(blocking)
 
 
 async def flushers_here() -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Each source, with its modules that both halves have by hand or that only an event loop needs.
 SOURCES = {
-    "src/msk_auth/_async": {"off_loop", "primitives", "watch"},
+    "src/msk_auth/_async": {"primitives", "watch"},
     "src/msk_auth/http/_async": set(),
     "src/msk_auth/stores/sqlalchemy/_async": {"running"},
 }

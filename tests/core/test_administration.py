@@ -26,7 +26,6 @@ from msk_auth import (
     KeyStatus,
     Owner,
 )
-from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth.core import administration
 from msk_auth.errors import (
     ConfigurationError,
@@ -38,6 +37,7 @@ from msk_auth.errors import (
     StoreUnavailable,
 )
 from msk_auth.events import KeyEvent, KeyRevocation, RevocationCause
+from msk_auth.integrations._asgi import OffLoopAuthenticator
 from msk_auth.keys import CreatedKey, KeyFilter
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
@@ -186,11 +186,8 @@ def test_an_authenticator_of_the_other_kind_is_refused_at_start(kind: str) -> No
     with pytest.raises(ConfigurationError, match=f"Use {makes_async.__name__}"):
         makes(awaiting, *arguments)
 
-    async def run(work: Callable[[], Any]) -> Any:
-        return work()
-
     message = f"Give an Authenticator to {makes.__name__}"
-    for authenticator in (blocking, OffLoopAuthenticator(blocking, run)):
+    for authenticator in (blocking, OffLoopAuthenticator(blocking)):
         with pytest.raises(ConfigurationError, match=message):
             makes_async(authenticator, *arguments)
 

@@ -2,6 +2,9 @@
 
 A request and a handshake are verified once. A websocket that is open is verified each time: what its handshake found may
 be long past.
+
+What an `Authenticator` does runs in threads. So a synchronous application on an asynchronous framework needs no second engine,
+and no second pool of connections.
 """
 
 from __future__ import annotations
@@ -12,18 +15,20 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Seque
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from inspect import iscoroutinefunction, unwrap
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
 
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._async.off_loop import OffLoopAuthenticator
 from msk_auth._async.primitives import is_beside_loop
-from msk_auth._async.watch import AsyncWatch
+from msk_auth._async.watch import LOOK_UPS_AT_ONCE, AsyncWatch, AsyncWatches
+from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth._sync.authenticator import Authenticator
+from msk_auth._sync.verification import Reads
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
-from msk_auth.core.model import Login, Principal, UserT
+from msk_auth.core.model import ApiKey, ExternalIdentity, Login, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http._async.admission import admit, load_user_once
 from msk_auth.http._async.routes import AsyncExchange, leak_route, respond, revocation_route
@@ -233,9 +238,7 @@ class AsgiAuth(
         if isinstance(given, Authenticator):
             self._login_sources.check_blocking()
             blocking = cast("Authenticator[UserT]", given)
-            self._authenticator: AsyncAuthenticator[UserT] = OffLoopAuthenticator(
-                blocking, to_thread.run_sync
-            )
+            self._authenticator: AsyncAuthenticator[UserT] = OffLoopAuthenticator(blocking)
         elif isinstance(given, AsyncAuthenticator):
             self._authenticator = cast("AsyncAuthenticator[UserT]", given)
         else:
@@ -432,3 +435,103 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
     @abstractmethod
     def _mount_public(self, row: Route, throttle: Throttle[RequestT] | None) -> MountedT:
         """A row of the table as a route of the framework."""
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SHARED: Final = (
+    "profiles",
+    "issuers",
+    "rules",
+    "users",
+    "realm",
+    "clock",
+    "cached_principal",
+    "takes_address",
+    "authorize",
+    "reference",
+)
+# The two authenticators have the same methods.
+_IN_THREAD: Final = tuple(
+    name
+    for name, method in vars(AsyncAuthenticator).items()
+    if name[0] != "_" and name != "authenticate" and iscoroutinefunction(unwrap(method))
+)
+
+
+class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
+    """An `Authenticator` for an event loop. What an adapter for an event loop makes of it.
+
+    Each operation is one call of the blocking authenticator in one thread, whatever a subclass of the application has made
+    of it. Verifications under a lease, and malformed headers, need no thread.
+    """
+
+    # It has no ports of its own, so the initializer of the base class has nothing to do here.
+    def __init__(self, blocking: Authenticator[UserT]) -> None:
+        vars(self).update((name, getattr(blocking, name)) for name in _SHARED)
+        vars(self).update((name, partial(self._call, name)) for name in _IN_THREAD)
+        self._blocking = blocking
+        self._begin_closed()
+        parts: Any = blocking
+        reads, interval = parts._look_ups, parts._watch_interval
+        self._watches: AsyncWatches[UserT] = AsyncWatches(
+            self.rules, _OffLoopReads(reads), self.clock, interval
+        )
+
+    async def authenticate(
+        self, authorization: Sequence[str | bytes], *more: Any, **named: Any
+    ) -> Principal[UserT]:
+        """As `Authenticator` does it."""
+        principal = self.cached_principal(authorization)
+        if principal is None:
+            principal = await self._call("authenticate", authorization, *more, **named)
+        return principal
+
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        if is_beside_loop():
+            raise ConfigurationError(
+                f"{name} of an adapter's authenticator has to be awaited, and was called in a `def` route. Call"
+                f" auth.blocking.{name}(…) there: the Authenticator that you gave to the adapter."
+            )
+        return to_thread.run_sync(partial(getattr(self._blocking, name), *args, **kwargs))
+
+
+class _OffLoopReads:
+    """The look-ups of a round of watches. They have threads of their own: those that hang must take none from requests.
+
+    Attributes:
+        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
+    """
+
+    keys_at_once: int = 1
+
+    def __init__(self, reads: Reads) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._reads = reads
+        # It starts threads on first use, and serves every event loop.
+        self._make_threads = partial(ThreadPoolExecutor, LOOK_UPS_AT_ONCE, "msk_auth watch")
+        self._threads = self._make_threads()
+        after_fork_in_child(self._renew)
+
+    async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:
+        return [await self._call(self._reads.find_key, key_id) for key_id in key_ids]
+
+    def find_session(self, session_id: str) -> Awaitable[Session | None]:
+        return self._call(self._reads.find_session, session_id)
+
+    def find_owner(self, owner_id: str) -> Awaitable[Owner[Any] | None]:
+        return self._call(self._reads.find_owner, owner_id)
+
+    def find_external_owner(self, identity: ExternalIdentity) -> Awaitable[Owner[Any] | None]:
+        return self._call(self._reads.find_external_owner, identity)
+
+    def _call(self, look_up: Callable[[T], R], name: T) -> Awaitable[R]:
+        import asyncio
+
+        return asyncio.get_running_loop().run_in_executor(self._threads, look_up, name)
+
+    def _renew(self) -> None:
+        abandon(self._threads)
+        self._threads = self._make_threads()
