@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from msk_auth.stores.sqlalchemy._deadlines import CURRENT
+from msk_auth.stores.sqlalchemy._servers import CURRENT
 from msk_auth.stores.sqlalchemy._sync import running
 
 

@@ -18,9 +18,8 @@ from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.store import READ_SECONDS
 
-from ._deadlines import in_use, is_late
 from ._operations import KeyOperations
-from ._servers import check_primary_of, commit_durably
+from ._servers import check_primary_of, commit_durably, in_use, is_late
 from ._sqlite import (
     SQLiteReader,
     begin_immediate,

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from msk_auth.core.events import KeyEvent
-from msk_auth.stores.sqlalchemy._deadlines import (
+from msk_auth.stores.sqlalchemy._servers import (
     CANCEL_SECONDS,
     CURRENT,
     Use,

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import SystemClock
 from msk_auth.core.store import call_on_change
-from msk_auth.stores.sqlalchemy._deadlines import (
+from msk_auth.stores.sqlalchemy._servers import (
     CANCEL_SECONDS,
     CURRENT,
     Use,
