@@ -19,8 +19,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msk_auth import KeyFormat, __version__
-from msk_auth.cli import _keys, build_parser, main
+from msk_auth import KeyFormat, __version__, cli
+from msk_auth.cli import build_parser, main
 from msk_auth.errors import CredentialRefused
 
 ROOT = Path(__file__).parents[2]
@@ -124,9 +124,9 @@ def test_inspect_an_argument_warns(run: Run) -> None:
 
 
 def test_inspect_asks_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_keys.sys, "stdin", Terminal())
-    monkeypatch.setattr(_keys.getpass, "getpass", lambda _prompt: KEY)
-    assert _keys._read() == KEY
+    monkeypatch.setattr(cli.sys, "stdin", Terminal())
+    monkeypatch.setattr(cli.getpass, "getpass", lambda _prompt: KEY)
+    assert cli._read() == KEY
 
 
 def test_inspect_nothing(run: Run) -> None:
@@ -165,7 +165,7 @@ def test_what_is_malformed_has_a_problem_without_its_characters(text: str) -> No
     try:
         KeyFormat().parse(text)
     except CredentialRefused:
-        problems = _keys._problems("msk", text)
+        problems = cli._problems("msk", text)
         assert problems
         allowed = re.compile(
             r"it does not begin with msk_|it has \d+ parts after its prefix instead of 2"
@@ -372,7 +372,7 @@ def test_an_interrupted_command_prints_nothing(run: Run, monkeypatch: pytest.Mon
     def interrupt(_text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_keys, "write_line", interrupt)
+    monkeypatch.setattr(cli, "_write_line", interrupt)
     ran = run("generate")
     assert (ran.code, ran.out, ran.err) == (130, "", "")
 
@@ -396,7 +396,7 @@ def test_a_closed_output_in_this_process(
     def closed(_text: str) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(_keys, "write_line", closed)
+    monkeypatch.setattr(cli, "_write_line", closed)
     duplicated: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "dup2", lambda old, new: duplicated.append((old, new)))
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)

@@ -1,0 +1,427 @@
+"""The command `msk-auth`: makes keys, looks at them, prints rules that find them, and audits an application's routes.
+
+One rule: no output contains a secret, except that of `generate`. Exit codes are part of the interface: 0 nothing was found,
+1 something was found, 2 the command failed.
+
+The rules for other scanners cannot compute the checksum, so they also find look-alikes, which `inspect` distinguishes from keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import importlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from msk_auth import KeyFormat, __version__
+from msk_auth._route_audit import AuditedRoute, RouteReport, list_routes
+from msk_auth.core.keys import CHECKSUM_LENGTH, ID_LENGTH, SECRET_LENGTH, checksum
+from msk_auth.errors import ConfigurationError, CredentialRefused
+from msk_auth.redaction import redact
+
+
+class CommandFailed(Exception):
+    """A command failed. Only the message is shown, without a traceback."""
+
+
+def _write_line(text: str) -> None:
+    """Write to standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+def _write_error(text: str) -> None:
+    """Write a line to standard error."""
+    sys.stderr.write(f"msk-auth: {text}\n")
+
+
+def _shown(text: str) -> str:
+    """Foreign text, such as a file's name, without secrets and without control characters for a terminal."""
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1]
+        for character in redact(text)
+    )
+
+
+def _add_command(
+    commands: Any, name: str, *, summary: str, examples: str
+) -> argparse.ArgumentParser:
+    """Add a command whose help ends with examples."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    return parser
+
+
+_MAX_COUNT: Final = 100_000
+_MAX_INPUT: Final = 4096
+_TAIL: Final = SECRET_LENGTH + CHECKSUM_LENGTH
+_FOREIGN: Final = re.compile(r"[^0-9A-Za-z]")
+
+
+def _add_keys(commands: Any) -> None:
+    """Add the two commands."""
+    generate = _add_command(
+        commands,
+        "generate",
+        summary="print fresh keys that no store knows, for tests and fixtures",
+        examples="  msk-auth generate\n  msk-auth generate --prefix acme --count 3",
+    )
+    generate.add_argument("--prefix", default="msk", help="what the keys begin with (msk)")
+    generate.add_argument("--count", type=_count, default=1, help="how many (1)")
+    generate.set_defaults(run=_generate)
+
+    inspect = _add_command(
+        commands,
+        "inspect",
+        summary="check whether a key is well-formed, and print its id; uses no network",
+        examples=(
+            "  msk-auth inspect                  prompts for the key, and does not show it\n"
+            "  pass show api-key | msk-auth inspect --format json\n\n"
+            "Exit code 1 means that the key is malformed. The secret is never printed."
+        ),
+    )
+    inspect.add_argument(
+        "key", nargs="?", help="better left out: arguments stay in the shell's history"
+    )
+    inspect.add_argument("--prefix", help="demand this prefix (default: any)")
+    inspect.add_argument("--format", choices=["text", "json"], default="text")
+    inspect.set_defaults(run=_inspect)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_COUNT:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {_MAX_COUNT}")
+    return int(text)
+
+
+def _generate(given: argparse.Namespace) -> int:
+    key_format = KeyFormat(given.prefix)
+    for _ in range(given.count):
+        _write_line(key_format.generate().reveal())
+    return 0
+
+
+def _inspect(given: argparse.Namespace) -> int:
+    if given.key is None:
+        text = _read()
+    else:
+        text = given.key
+        _write_error("the key is in your shell's history now. Pass it on standard input next time.")
+    prefix, separator, _ = text.partition("_")
+    key_format = KeyFormat(given.prefix or (prefix if _is_prefix(prefix) and separator else "msk"))
+    try:
+        key = key_format.parse(text)
+    except CredentialRefused:
+        problems = _problems(key_format.prefix, text)
+        answer = {"well_formed": False, "prefix": key_format.prefix, "problems": problems}
+        lines = ["well-formed  no", *(f"problem      {problem}" for problem in problems)]
+    else:
+        answer = {
+            "well_formed": True,
+            "prefix": key_format.prefix,
+            "id": key.id,
+            "mask": key.mask,
+            "checksum": "CRC-32, right",
+        }
+        lines = [
+            "well-formed  yes",
+            f"prefix       {key_format.prefix}",
+            f"id           {key.id}",
+            f"shown as     {key.mask}",
+            "checksum     CRC-32, right",
+        ]
+    _write_line(json.dumps(answer) if given.format == "json" else "\n".join(lines))
+    return 0 if answer["well_formed"] else 1
+
+
+def _read() -> str:
+    if sys.stdin.isatty():
+        return getpass.getpass("Key: ").strip()
+    text = sys.stdin.read(_MAX_INPUT).strip()
+    if not text:
+        raise CommandFailed("there is no key on standard input.")
+    return text
+
+
+def _is_prefix(text: str) -> bool:
+    return re.fullmatch(r"(?!eyj)[a-z][a-z0-9]{1,15}", text) is not None
+
+
+def _problems(prefix: str, text: str) -> list[str]:
+    """What is wrong with a key. It contains no character of the key, which may be a real one with a typing error."""
+    if not text.startswith(f"{prefix}_"):
+        return [f"it does not begin with {prefix}_"]
+    parts = text.removeprefix(f"{prefix}_").split("_")
+    if len(parts) != 2:
+        return [f"it has {len(parts)} parts after its prefix instead of 2"]
+    problems = [
+        f"its {name} has {len(part)} characters instead of {length}"
+        for name, part, length in zip(("id", "secret"), parts, (ID_LENGTH, _TAIL), strict=True)
+        if len(part) != length
+    ]
+    foreign = _FOREIGN.search(text.replace("_", "0"))
+    if foreign is not None:
+        problems.append(f"character {foreign.start() + 1} is neither a letter nor a digit")
+    return problems or ["its checksum is wrong: a character is mistyped"]
+
+
+def _add_rules(commands: Any) -> None:
+    """Add the command."""
+    rules = _add_command(
+        commands,
+        "rules",
+        summary="print rules that make other scanners find keys",
+        examples=(
+            "  msk-auth rules gitleaks >> .gitleaks.toml\n"
+            "  msk-auth rules trufflehog --prefix acme > trufflehog.yaml\n"
+            "  msk-auth rules github             to be pasted into a custom pattern"
+        ),
+    )
+    rules.add_argument("scanner", choices=sorted(_SCANNERS))
+    rules.add_argument("--prefix", default="msk", help="what the keys begin with (msk)")
+    rules.set_defaults(run=_print_rules)
+
+
+def _print_rules(given: argparse.Namespace) -> int:
+    _write_line(_SCANNERS[given.scanner](KeyFormat(given.prefix).prefix))
+    return 0
+
+
+def _pattern(prefix: str) -> str:
+    return (
+        f"{prefix}_[0-9A-Za-z]{{{ID_LENGTH}}}_[0-9A-Za-z]{{{SECRET_LENGTH}}}"
+        f"[0-4][0-9A-Za-z]{{{CHECKSUM_LENGTH - 1}}}"
+    )
+
+
+def _gitleaks(prefix: str) -> str:
+    return f"""\
+[[rules]]
+id = "{prefix}-api-key"
+description = "An API key ({prefix}_…): revoke it."
+regex = '''\\b({_pattern(prefix)})\\b'''
+secretGroup = 1
+keywords = ["{prefix}_"]"""
+
+
+def _trufflehog(prefix: str) -> str:
+    return f"""\
+detectors:
+  - name: {prefix}-api-key
+    keywords:
+      - {prefix}_
+    regex:
+      key: '\\b({_pattern(prefix)})\\b'"""
+
+
+def _github(prefix: str) -> str:
+    body = f"{prefix}_{'0' * ID_LENGTH}_{'0' * SECRET_LENGTH}"
+    return json.dumps(
+        {
+            "name": f"{prefix} API key",
+            "secret_format": _pattern(prefix),
+            "before_secret": r"\A|[^0-9A-Za-z_]",
+            "after_secret": r"\z|[^0-9A-Za-z_]",
+            "test_string": body + checksum(body),
+        },
+        indent=2,
+    )
+
+
+_SCANNERS: Final[Mapping[str, Callable[[str], str]]] = {
+    "gitleaks": _gitleaks,
+    "github": _github,
+    "trufflehog": _trufflehog,
+}
+
+
+def _add_routes(commands: Any) -> None:
+    """Add the command."""
+    routes = _add_command(
+        commands,
+        "routes",
+        summary="list every route of an application with its policy, and fail on open ones",
+        examples=(
+            "  msk-auth routes main:app --public /healthz --public 'POST /login'\n"
+            "  msk-auth routes --factory shop.web:create_app --format json\n\n"
+            "The module is imported: run this only on code that you would run.\n"
+            "Exit code 1 means that a route declares no policy, or looks like administration of credentials\n"
+            "or users and lets API keys pass."
+        ),
+    )
+    routes.add_argument("app", metavar="MODULE:APP", help="the application, as for uvicorn")
+    routes.add_argument("--factory", action="store_true", help="APP is a function that makes it")
+    routes.add_argument("--app-dir", default=".", help="where the module is (.)")
+    routes.add_argument(
+        "--public",
+        action="append",
+        default=[],
+        metavar="[METHOD ]PATH",
+        help="a public route, exactly as listed; may be repeated",
+    )
+    routes.add_argument(
+        "--own-guard",
+        action="append",
+        default=[],
+        metavar="[METHOD ]PATH",
+        help="a route that the application guards itself; may be repeated",
+    )
+    routes.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="[METHOD ]PATH",
+        help="a route that looks like administration and needs no interactive login; may be repeated",
+    )
+    routes.add_argument("--format", choices=["table", "json"], default="table")
+    routes.set_defaults(run=_audit)
+
+
+def _audit(given: argparse.Namespace) -> int:
+    app = _load(given.app, given.app_dir, factory=given.factory)
+    report = list_routes(app, public=given.public, own_guard=given.own_guard, accepted=given.accept)
+    if given.format == "json":
+        _write_line(_as_json(report))
+    else:
+        _write_line(_as_table(report))
+        for problem in report.problems:
+            _write_error(_shown(problem))
+    return 0 if report.ok else 1
+
+
+def _load(target: str, folder: str, *, factory: bool) -> object:
+    module_name, _, names = target.partition(":")
+    if not module_name or not names:
+        raise CommandFailed(f"{target!r} is not of the form MODULE:APP, such as main:app.")
+    folder = str(Path(folder).resolve())
+    sys.path.insert(0, folder)
+    try:
+        # The output of the application during its import is not part of the report.
+        with redirect_stdout(sys.stderr):
+            app: Any = importlib.import_module(module_name)
+            for name in names.split("."):
+                app = getattr(app, name)
+            return app() if factory else app
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the application may raise anything
+        reason = " ".join(str(error).split())
+        raise CommandFailed(
+            f"{target} cannot be loaded: {type(error).__name__}: {_shown(reason)}"
+        ) from None
+    finally:
+        sys.path.remove(folder)
+
+
+def _as_table(report: RouteReport) -> str:
+    rows = [("METHODS", "PATH", "POLICY", "ENDPOINT")]
+    rows += [
+        (_methods(route), _shown(route.path), route.policy, _shown(route.name))
+        for route in report.routes
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
+    bad = len(report.undeclared)
+    lines.append(f"\n{len(report.routes)} routes, {bad} undeclared, {len(report.flagged)} flagged")
+    return "\n".join(lines)
+
+
+def _methods(route: AuditedRoute) -> str:
+    return "WEBSOCKET" if route.kind == "websocket" else ",".join(route.methods)
+
+
+def _as_json(report: RouteReport) -> str:
+    return json.dumps(
+        {
+            "ok": report.ok,
+            "routes": [
+                {
+                    "path": route.path,
+                    "methods": list(route.methods),
+                    "kind": route.kind,
+                    "endpoint": route.name,
+                    "access": route.access.value,
+                    "permissions": list(route.permissions),
+                    "max_age_seconds": route.max_age_seconds,
+                    "problems": list(route.problems),
+                }
+                for route in report.routes
+            ],
+            "unused": list(report.unused),
+        },
+        indent=2,
+    )
+
+
+_EPILOG = """\
+exit codes:
+  0  nothing was found
+  1  something was found: a malformed key, a route without a policy
+  2  the command failed: wrong usage, an application that does not import
+
+Each command has examples: msk-auth routes --help
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="msk-auth",
+        description="Work with msk_ API keys and the routes that they may reach.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"msk-auth {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_keys(commands)
+    _add_rules(commands)
+    _add_routes(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Without the program's name; None takes those of the process.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: The arguments ask for help, or are wrong.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its number instead of an error.
+            stream.reconfigure(errors="backslashreplace")
+    given = build_parser().parse_args(arguments)
+    try:
+        code: int = given.run(given)
+        sys.stdout.flush()
+    except (CommandFailed, ConfigurationError) as error:
+        _write_error(redact(str(error)))
+        return 2
+    except BrokenPipeError:
+        # The reader of the output has closed the pipe. Discard the rest of the buffer, or Python reports an error at exit.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return code
