@@ -33,7 +33,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -53,7 +53,6 @@ __all__ = [
     "GITHUB_KEYS_URL",
     "AsyncGitHubLeakReceiver",
     "GitHubLeakReceiver",
-    "LeakLabel",
 ]
 
 MAX_REPORT: Final = 1_048_576
@@ -69,29 +68,6 @@ _MASK: Final = "***"
 
 
 @dataclass(frozen=True, slots=True)
-class LeakLabel:
-    """The response to GitHub for one match.
-
-    Attributes:
-        token_hash: SHA-256 of the match, in hexadecimal: no answer holds a key.
-        token_type: GitHub's name for this kind of key, as it was sent.
-        label: Whether the match is a key of this application, in any state.
-    """
-
-    token_hash: str
-    token_type: str
-    label: Literal["true_positive", "false_positive"]
-
-    def document(self) -> dict[str, str]:
-        """As JSON."""
-        return {
-            "token_hash": self.token_hash,
-            "token_type": self.token_type,
-            "label": self.label,
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Match:
     """A key that was found in one place."""
 
@@ -103,13 +79,14 @@ class Match:
         """The argument for the authenticator."""
         return LeakedKey(self.token, self.location)
 
-    def label(self, record: ApiKey | None) -> LeakLabel:
-        """The response for this match."""
-        # JSON can spell lone surrogates. Such text is hashed too, and matches no key.
-        token_hash = hashlib.sha256(self.token.encode(errors="surrogatepass")).hexdigest()
-        return LeakLabel(
-            token_hash, self.token_type, "false_positive" if record is None else "true_positive"
-        )
+    def label(self, record: ApiKey | None) -> dict[str, str]:
+        """The response for this match: no answer holds a key."""
+        return {
+            # JSON can spell lone surrogates. Such text is hashed too, and matches no key.
+            "token_hash": hashlib.sha256(self.token.encode(errors="surrogatepass")).hexdigest(),
+            "token_type": self.token_type,
+            "label": "false_positive" if record is None else "true_positive",
+        }
 
 
 def read_report(body: bytes) -> tuple[Match, ...]:
@@ -179,7 +156,9 @@ def trimmed_url(url: str, token: str) -> str | None:
     return place[:_MAX_URL]
 
 
-def labels(matches: Sequence[Match], records: Sequence[ApiKey | None]) -> tuple[LeakLabel, ...]:
+def labels(
+    matches: Sequence[Match], records: Sequence[ApiKey | None]
+) -> tuple[dict[str, str], ...]:
     """The responses for all matches, in their order."""
     return tuple(match.label(record) for match, record in zip(matches, records, strict=True))
 
@@ -268,12 +247,14 @@ class PublishedKeys:
             return None
         return self._keys.get(identifier)
 
-    def begin_fetch(self) -> bool:
-        """True if the keys have to be fetched now, False if they were fetched a moment ago.
+    def begin_fetch(self, identifier: str) -> bool:
+        """True if the keys have to be fetched now for one of this name, False if they were fetched a moment ago.
 
         Raises:
             SigningKeysUnavailable: Fetching failed a moment ago.
         """
+        if self.find(identifier) is not None:
+            return False
         now = self._clock.monotonic()
         if self._tried_at is not None and now - self._tried_at < FETCH_PAUSE:
             if self._failed:
@@ -379,7 +360,7 @@ class GitHubLeakReceiver:
 
     def receive(
         self, body: bytes, *, key_identifier: str | None, signature: str | None
-    ) -> tuple[LeakLabel, ...]:
+    ) -> tuple[dict[str, str], ...]:
         """Revoke what a report names.
 
         Args:
@@ -388,7 +369,9 @@ class GitHubLeakReceiver:
             signature: The header `Github-Public-Key-Signature`, likewise.
 
         Returns:
-            A label for each match that has a token, in the order of the report.
+            The response to GitHub, to be sent as JSON: for each match that has a token, in the order of the report, the
+            `token_hash` (SHA-256 of the match, in hexadecimal), the `token_type` (as it was sent), and the `label`:
+            `true_positive` for a key of this application, in any state, else `false_positive`.
 
         Raises:
             Forbidden: The body is not signed by GitHub.
@@ -400,11 +383,10 @@ class GitHubLeakReceiver:
         key = self._keys.find(presented.identifier)
         if key is None:
             with self._fetching:
-                key = self._keys.find(presented.identifier)
-                if key is None and self._keys.begin_fetch():
+                if self._keys.begin_fetch(presented.identifier):
                     with self._keys.fetching():
                         self._keys.fill(self._fetch_keys())
-                    key = self._keys.find(presented.identifier)
+            key = self._keys.find(presented.identifier)
         presented.check(key, body)
         matches = read_report(body)
         found = self._authenticator.revoke_leaked([match.leaked() for match in matches])
@@ -436,7 +418,7 @@ class AsyncGitHubLeakReceiver:
 
     async def receive(
         self, body: bytes, *, key_identifier: str | None, signature: str | None
-    ) -> tuple[LeakLabel, ...]:
+    ) -> tuple[dict[str, str], ...]:
         """Revoke what a report names.
 
         Args:
@@ -445,7 +427,9 @@ class AsyncGitHubLeakReceiver:
             signature: The header `Github-Public-Key-Signature`, likewise.
 
         Returns:
-            A label for each match that has a token, in the order of the report.
+            The response to GitHub, to be sent as JSON: for each match that has a token, in the order of the report, the
+            `token_hash` (SHA-256 of the match, in hexadecimal), the `token_type` (as it was sent), and the `label`:
+            `true_positive` for a key of this application, in any state, else `false_positive`.
 
         Raises:
             Forbidden: The body is not signed by GitHub.
@@ -457,11 +441,10 @@ class AsyncGitHubLeakReceiver:
         key = self._keys.find(presented.identifier)
         if key is None:
             async with self._fetching.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-                key = self._keys.find(presented.identifier)
-                if key is None and self._keys.begin_fetch():
+                if self._keys.begin_fetch(presented.identifier):
                     with self._keys.fetching():
                         self._keys.fill(await self._fetch_keys())
-                    key = self._keys.find(presented.identifier)
+            key = self._keys.find(presented.identifier)
         presented.check(key, body)
         matches = read_report(body)
         found = await self._authenticator.revoke_leaked([match.leaked() for match in matches])

@@ -21,7 +21,7 @@ from msk_auth import (
     local_principal,
 )
 from msk_auth.events import Event
-from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver, LeakLabel
+from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import FrozenClock
 
@@ -138,9 +138,11 @@ class World:
 
     def receive(
         self, body: bytes, identifier: str | None, signature: str | None
-    ) -> tuple[LeakLabel, ...]:
+    ) -> tuple[dict[str, str], ...]:
         answer = self.receiver.receive(body, key_identifier=identifier, signature=signature)
-        labels: tuple[LeakLabel, ...] = answer if self._runner is None else self._runner.run(answer)
+        labels: tuple[dict[str, str], ...] = (
+            answer if self._runner is None else self._runner.run(answer)
+        )
         return labels
 
     def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:

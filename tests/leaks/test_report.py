@@ -43,7 +43,7 @@ def test_every_text_that_was_found_is_looked_at(entries: list[Any]) -> None:
         entry["token"] for entry in sent if isinstance(entry.get("token"), str) and entry["token"]
     ]
     for each in found:
-        document = each.label(None).document()
+        document = each.label(None)
         assert len(document["token_hash"]) == 64
         assert document["label"] == "false_positive"
         assert len(document["token_type"]) <= 200

@@ -314,7 +314,7 @@ async def receive_leak_report(
         key_identifier=request.header("github-public-key-identifier"),
         signature=request.header("github-public-key-signature"),
     )
-    return json_answer(200, [label.document() for label in labels])
+    return json_answer(200, labels)
 
 
 def revocation_route(path: str) -> Route:
