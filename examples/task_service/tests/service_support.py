@@ -324,6 +324,8 @@ async def running_service(
         chosen = Settings(data_dir=folder, **{"commands": "listed", **settings})
         app = create(chosen, clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
+    # The engine may have a connection to the file of the service before this one, which is gone.
+    await service.services.db.engine.dispose()
     # A run that goes on for ever is given back to the queue at once.
     hurried = mock.patch.object(worker_module, "RUN_GRACE", timedelta(seconds=0.1))
     with no_secret_in_logs(), hurried:
