@@ -64,10 +64,7 @@ class OwnPostgres:
 
     def stop_at_once(self) -> None:
         """As a crash of the machine that the disk survives: nothing is written any more."""
-        for pid in self._pids():
-            # Without the first one, some of the others end by themselves.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._send(signal.SIGKILL)
         assert self._process is not None
         self._process.wait(60)
         # Else it takes the file for that of a server that runs.
@@ -75,24 +72,25 @@ class OwnPostgres:
 
     def freeze(self) -> None:
         """Stop every one of its processes where it is: connections stay, and no answer comes."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
+        self._send(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        for pid in self._pids():
-            os.kill(pid, signal.SIGCONT)
+        self._send(signal.SIGCONT)
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.thaw()
             self.stop()
 
-    def _pids(self) -> list[int]:
+    def _send(self, number: signal.Signals) -> None:
+        """To every one of its processes: the first of them first, so that none is born meanwhile."""
         assert self._process is not None
         main = self._process.pid
-        # The first, so that none is born while the others are counted.
         children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-        return [main, *map(int, children)]
+        for pid in (main, *map(int, children)):
+            # Some end by themselves: that of a connection that was closed, or those without the first.
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 @contextmanager
