@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msk_auth import Clock
 from msk_auth.errors import InputInvalid, StoreUnavailable
+from task_service import background
 from task_service.handlers import (
     HandlerRegistry,
     HandlerResult,
@@ -105,8 +106,7 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - logged; other runs go on
             log_failure(f"cannot finish the run {self.run.run_id}", error)
         finally:
-            for task in saving:
-                task.cancel()
+            await background.end(*saving)
 
     async def _work(self) -> Outcome | StopReason:
         """Let the handler work, and return how it ended or why it was stopped."""
