@@ -316,7 +316,8 @@ async def running_service(
     shutil.copytree(template, folder)
     clock = ShiftedClock()
     clock.advance(seconds=-behind)
-    kept = mock.patch.multiple(engine_module, _sqlite_engine=_sqlite_engine)
+    engine_of = _kept_sqlite_engine if shared_routes else _sqlite_engine
+    kept = mock.patch.multiple(engine_module, _sqlite_engine=engine_of)
     known = mock.patch.object(registry_module, "entry_points", _entry_points)
     trusted = mock.patch.object(oidc, "create_ssl_context", _create_ssl_context)
     with kept, known, trusted, mock.patch.object(assets, "lean", lean_once):
@@ -324,8 +325,6 @@ async def running_service(
         chosen = Settings(data_dir=folder, **{"commands": "listed", **settings})
         app = create(chosen, clock=clock, password_hashing=CHEAPEST)
     service = Service(app, clock, app.state.services)
-    # The engine may have a connection to the file of the service before this one, which is gone.
-    await service.services.db.engine.dispose()
     # A run that goes on for ever is given back to the queue at once.
     hurried = mock.patch.object(worker_module, "RUN_GRACE", timedelta(seconds=0.1))
     with no_secret_in_logs(), hurried:
@@ -411,16 +410,18 @@ def _ssl_context_of(_file: str | None) -> ssl.SSLContext:
     return _new_ssl_context()
 
 
-@functools.lru_cache(maxsize=4)
 def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
-    """One engine for all services that have their data in this place, one after another.
-
-    Each has fresh data and fresh connections. What the engine keeps is the statements it compiled: a log-in takes a
-    third of the time with them.
-    """
     engine = _new_sqlite_engine(url, lock_seconds)
     sqlite_connections.follow(engine)
     return engine
+
+
+_kept_sqlite_engine = functools.cache(_sqlite_engine)
+"""One engine for all services that answer with shared routes, one after another in one place.
+
+Each has fresh data and fresh connections. What the engine keeps is the statements it compiled: a log-in takes a third of the time
+with them. It is kept for good, since what the routes were given by the first service, such as a method, goes on using it.
+"""
 
 
 @asynccontextmanager
