@@ -46,6 +46,8 @@ _HANDSHAKE: Final = "msk_auth.handshake"
 _POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 _DENIAL: Final = "websocket.http.response"
 
+T = TypeVar("T")
+R = TypeVar("R")
 ConnectionT = TypeVar("ConnectionT")
 RequestT = TypeVar("RequestT", bound="Connection")
 
@@ -437,9 +439,6 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
         """A row of the table as a route of the framework."""
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 _SHARED: Final = (
     "profiles",
     "issuers",
@@ -463,8 +462,8 @@ _IN_THREAD: Final = tuple(
 class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
     """An `Authenticator` for an event loop. What an adapter for an event loop makes of it.
 
-    Each operation is one call of the blocking authenticator in one thread, whatever a subclass of the application has made
-    of it. Verifications under a lease, and malformed headers, need no thread.
+    Each operation is one call of the blocking authenticator in one thread, also where the application overrides the method in a
+    subclass. Verifications under a lease, and malformed headers, need no thread.
     """
 
     # It has no ports of its own, so the initializer of the base class has nothing to do here.
