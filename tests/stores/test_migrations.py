@@ -107,23 +107,6 @@ def test_keys_of_the_first_version_have_nothing_that_later_versions_added(
     store.close()
 
 
-def test_the_counts_of_the_version_before_go_and_its_keys_stay(engine: Engine) -> None:
-    upgrade(engine)
-    store = SQLAlchemyKeyStore(engine)
-    record = make_record("k")
-    store.insert(record, max_active=1, now=NOW)
-    counts = {"msk_auth_api_keys_activity", "msk_auth_api_keys_last_requests"}
-    with engine.begin() as connection:
-        for name in counts:
-            connection.execute(text(f"CREATE TABLE {name} (key_id VARCHAR(32))"))
-            connection.execute(text(f"INSERT INTO {name} VALUES ('k')"))
-        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0005'"))
-    upgrade(engine)
-    assert counts.isdisjoint(inspect(engine).get_table_names())
-    assert store.find("k") == record
-    store.close()
-
-
 def test_the_version_is_recorded_in_a_table_of_its_own(engine: Engine) -> None:
     upgrade(engine)
     names = inspect(engine).get_table_names()

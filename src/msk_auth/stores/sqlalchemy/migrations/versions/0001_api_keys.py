@@ -41,6 +41,10 @@ def upgrade() -> None:
         sa.Column("revoked_at", sa.BigInteger),
         sa.Column("replaced_by", _exact_text(64)),
         sa.Column("deleted_at", sa.BigInteger),
+        sa.Column("description", sa.Text),
+        sa.Column("labels", sa.Text),
+        sa.Column("networks", sa.Text),
+        sa.Column("announced_days", sa.Integer),
         **_MYSQL,
     )
     op.create_index(
@@ -52,6 +56,11 @@ def upgrade() -> None:
         "ix_msk_auth_api_keys_active",
         "msk_auth_api_keys",
         ["owner_id", "revoked_at", "expires_at", "created_at", "id"],
+    )
+    op.create_index(
+        "ix_msk_auth_api_keys_expiring",
+        "msk_auth_api_keys",
+        ["announced_days", "revoked_at", "expires_at", "id"],
     )
     op.create_table(
         "msk_auth_api_keys_registers",
