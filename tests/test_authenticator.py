@@ -22,7 +22,6 @@ from tests.core.support import (
     SECRET,
     FrozenClock,
     LeasingStore,
-    ScriptedStore,
     World,
     profile,
     token,
@@ -810,20 +809,6 @@ async def test_a_proxy_shares_round_trips_as_the_store_behind_it_does() -> None:
         header = [f"Bearer {created.value.reveal()}"]
         await asyncio.gather(*(auth.authenticate(header) for _ in range(10)))
         assert (store.batches > 0) == (not hidden)
-
-
-@pytest.mark.parametrize("kind", ["without", "None"])
-def test_a_store_that_offers_no_register_works_without_a_lease(kind: str) -> None:
-    store: Any = (
-        ScriptedStore("sync")
-        if kind == "without"
-        else Proxy(MemoryKeyStore(), **dict.fromkeys(REGISTER))
-    )
-    auth: Authenticator[str] = Authenticator(store, find_owner=World("sync").owners.get)
-    created = auth.create_key(World("sync").login(), name="ci")
-    assert auth.revoke_key(World("sync").login(), created.record.id).revoked_at is not None
-    with pytest.raises(ConfigurationError, match="cannot record leases"):
-        Authenticator(store, find_owner=lambda _: None, lease=LEASE)
 
 
 @ON_A_LOOP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import refused_with
-from tests.core.support import NOW, SECOND, ScriptedStore, World
+from tests.core.support import NOW, SECOND, World
 
 from msk_auth import (
     AdminKeys,
@@ -96,8 +96,7 @@ class Office:
 
 
 @pytest.fixture
-def office(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> Office:
-    monkeypatch.setattr(ScriptedStore, "METHODS", ScriptedStore.METHODS | {"list_all"})
+def office(make_world: Callable[..., World]) -> Office:
     return Office(make_world)
 
 
@@ -137,17 +136,6 @@ def test_there_is_no_operation_that_makes_extends_or_shows_a_key() -> None:
 # At start
 
 
-class Bare:
-    """A store of another library: the required methods, and some of the others."""
-
-    def __init__(self, inner: Any, more: Iterable[str]) -> None:
-        for name in (*REQUIRED, *more):
-            setattr(self, name, getattr(inner, name))
-
-
-REQUIRED = ScriptedStore.METHODS
-NO_LIST = r"Bare cannot list the keys.*list_all"
-NO_ENDS = r"Bare cannot list keys by their end.*list_expiring and announce_expiry"
 KINDS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "administrators": (AdminKeys, AsyncAdminKeys, ("keys:admin",)),
     "expiry": (KeyExpiry, AsyncKeyExpiry, ()),
@@ -155,27 +143,6 @@ KINDS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
 
 
 async def find_owner(_owner_id: str) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("kind", "has", "message"),
-    [
-        ("administrators", (), NO_LIST),
-        ("expiry", (), NO_ENDS),
-        ("expiry", ("list_expiring",), NO_ENDS),
-        ("expiry", ("announce_expiry",), NO_ENDS),
-    ],
-)
-def test_a_store_that_cannot_list_what_is_asked_for_is_refused_at_start(
-    kind: str, has: tuple[str, ...], message: str
-) -> None:
-    blocking, awaiting, arguments = KINDS[kind]
-    given: Any = Bare(MemoryKeyStore(), has)
-    with pytest.raises(ConfigurationError, match=message):
-        blocking(Authenticator[None](given, find_owner=lambda _: None), *arguments)
-    given = Bare(AsyncMemoryKeyStore(), has)
-    with pytest.raises(ConfigurationError, match=message):
-        awaiting(AsyncAuthenticator[None](given, find_owner=find_owner), *arguments)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -253,11 +220,7 @@ def test_keys_are_found_by_owner_state_age_last_use_and_expiry(office: Office) -
 def test_the_pages_hold_every_key_that_matches_once(
     keys: list[tuple[str, int]], limit: int, batch: int, of_one: bool
 ) -> None:
-    class Store(ScriptedStore):
-        METHODS = ScriptedStore.METHODS | {"list_all"}
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.core.support.ScriptedStore", Store)
         # Small, so that pages end in the middle of a batch, at its end, and at the bound.
         patch.setattr(administration, "BATCH", batch)
         patch.setattr(administration, "MAX_READS", 2)
@@ -363,14 +326,7 @@ def test_a_revoked_key_of_any_owner_is_refused_at_once(office: Office) -> None:
         world.enter(created.value.reveal())
 
 
-def test_many_keys_are_revoked_for_one_wait(
-    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests.core import support
-
-    monkeypatch.setattr(
-        support.LeasingStore, "METHODS", support.LeasingStore.METHODS | {"list_all"}
-    )
+def test_many_keys_are_revoked_for_one_wait(make_world: Callable[..., World]) -> None:
     office = Office(make_world, lease=SECOND)
     keys = [office.world.create(owner_id) for owner_id in ("ann", "bob", "ann")]
     for key in keys:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.core.support import MICROSECOND, NOW, SECOND, ScriptedStore, World
+from tests.core.support import MICROSECOND, NOW, SECOND, World
 
 from msk_auth import (
     ApiKey,
@@ -27,7 +27,6 @@ from msk_auth.stores.memory import MemoryKeyStore
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
-METHODS = {"list_expiring", "announce_expiry"}
 
 
 class Job:
@@ -82,8 +81,7 @@ class Job:
 
 
 @pytest.fixture
-def job(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr(ScriptedStore, "METHODS", ScriptedStore.METHODS | METHODS)
+def job(make_world: Callable[..., World]) -> Job:
     return Job(make_world)
 
 

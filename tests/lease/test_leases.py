@@ -7,7 +7,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.core.support import World as CoreWorld
@@ -28,6 +28,7 @@ from msk_auth.leases import (
     seconds_to_wait,
     usual_header,
 )
+from msk_auth.stores import AsyncKeyStore
 from msk_auth.testing import FrozenClock
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -67,14 +68,14 @@ class Clock(FrozenClock):
 
 
 class World:
-    def __init__(self, lease: timedelta | None = LEASE, *, has_register: bool = True) -> None:
+    def __init__(self, lease: timedelta | None = LEASE) -> None:
         self.calls: list[object] = []
         self.clock = Clock(self.calls)
         self.cache = (
             None if lease is None else LeaseCache[str](lease, clock=self.clock, max_entries=3)
         )
         self.flights = SingleFlight(Event, lambda: "here")
-        self.leases = Leases[str](self.cache, self if has_register else object(), self.clock)
+        self.leases = Leases[str](self.cache, cast("AsyncKeyStore", self), self.clock)
         self.leases._single_flight = self.flights
         self.leases.wait_for = self.wait_for  # type: ignore[method-assign]
         self.recorded: list[RecordedLease] = []
@@ -259,12 +260,6 @@ def test_only_what_may_have_several_spellings_is_bounded(
     assert kept == [ANN, None, ANN]
 
 
-def test_a_cache_needs_a_register() -> None:
-    with pytest.raises(ConfigurationError, match=r"recorded_leases\(\)"):
-        World(has_register=False)
-    World(None, has_register=False)
-
-
 def test_a_verification_is_kept_and_reused_once_the_lease_is_recorded(world: World) -> None:
     world.takes = SECOND
     assert world.verify() == ["read", "record", "verify"]
@@ -388,10 +383,6 @@ def test_the_longest_lease_is_that_of_any_process(
     world.recorded = [RecordedLease(timedelta(seconds=each), f"h{each}", 1) for each in recorded]
     assert world.wait() == ["read", seconds_to_wait(timedelta(seconds=covered))]
     assert len(world.cache or ()) == 0
-
-
-def test_without_a_register_there_are_no_leases_to_wait_for() -> None:
-    assert World(None, has_register=False).wait() == [0.0]
 
 
 def test_a_writer_that_cannot_read_the_register_waits_for_the_maximum(

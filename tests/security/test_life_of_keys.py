@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -27,8 +26,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.cases import refused_with
-from tests.core import support
-from tests.core.support import SECRET, ScriptedStore, World
+from tests.core.support import SECRET, World
 
 from msk_auth import (
     AdminKeys,
@@ -99,20 +97,15 @@ class QueuedWork:
     ends_at: datetime | None = None
 
 
-class Store(ScriptedStore):
-    METHODS = ScriptedStore.METHODS | {"list_all"}
-
-
 class LifeOfKeys(RuleBasedStateMachine):
     @initialize(target=keys, bob_hands_out=permissions_of, some=scopes)
     def begin(self, bob_hands_out: frozenset[str], some: frozenset[str] | None) -> Any:
-        with patch.object(support, "ScriptedStore", Store):
-            self.world = World(
-                "sync",
-                on_event=None,
-                hasher=KeyHasher(PepperRing({"1": SECRET}, current="1")),
-                may_act_for=self.may_act_for,
-            )
+        self.world = World(
+            "sync",
+            on_event=None,
+            hasher=KeyHasher(PepperRing({"1": SECRET}, current="1")),
+            may_act_for=self.may_act_for,
+        )
         self.admin = AdminKeys(self.world.auth, "keys:admin")
         self.models: dict[str, Model] = {}
         self.work: list[QueuedWork] = []

@@ -19,10 +19,8 @@ from msk_auth import KeyStatus
 from msk_auth.errors import MskAuthError
 from msk_auth.stores import (
     ExpiryQuery,
-    ExpiryStore,
     KeyQuery,
     KeyStore,
-    LeaseRegister,
     RecordedLease,
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
@@ -133,7 +131,7 @@ class Comparison(RuleBasedStateMachine):
     def list_what_ends_soon(self, left: int, announced_days: Any, after: Any, limit: int) -> None:
         before = self.now + left * SECOND
         query = ExpiryQuery(self.now, before, announced_days, after, limit)
-        found = cast("ExpiryStore", self.store).list_expiring(query)
+        found = self.store.list_expiring(query)
         assert list(found) == list(self.model.list_expiring(query))
 
     @rule(last_used=st.dictionaries(KEY_IDS, MOMENTS))
@@ -154,7 +152,7 @@ class Comparison(RuleBasedStateMachine):
         self, name: str, seconds: int, holder: str, mark: int
     ) -> None:
         self.both(name, RecordedLease(seconds * SECOND, holder, mark))
-        assert set(cast("LeaseRegister", self.store).recorded_leases()) == self.model.leases
+        assert set(self.store.recorded_leases()) == self.model.leases
 
     @rule(
         owner_id=st.sampled_from(OWNERS),

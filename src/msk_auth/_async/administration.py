@@ -10,20 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Generic, cast
+from typing import Final, Generic
 
 from msk_auth.core import administration
-from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyExpiring, KeyRevocation, RevocationCause
 from msk_auth.core.key_management import NOTICE_DAYS, PageCursor, is_key_id, present
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyFilter, KeyPage, KeyQuery, Principal, UserT
 from msk_auth.core.policy import Policy, require_interactive
-from msk_auth.core.store import offered
 
 from .authenticator import AsyncAuthenticator
-from .ports import AsyncPorts
 from .primitives import check_kind
-from .store import AsyncAdminStore, AsyncExpiryStore
 
 EVERY_KEY: Final = KeyFilter()
 
@@ -41,8 +37,7 @@ class AsyncAdminKeys(Generic[UserT]):
         policy: What an administrator has to meet.
 
     Raises:
-        ConfigurationError: The store cannot list the keys of all owners (see :class:`~msk_auth.stores.AsyncAdminStore`), the
-            permission cannot be one, or this is no `AsyncAuthenticator`.
+        ConfigurationError: The permission cannot be one, or this is no `AsyncAuthenticator`.
     """
 
     def __init__(
@@ -52,12 +47,8 @@ class AsyncAdminKeys(Generic[UserT]):
         *,
         max_age: timedelta | None = None,
     ) -> None:
-        self._ports = _ports_of(
-            authenticator,
-            "AsyncAdminKeys",
-            ["list_all"],
-            "cannot list the keys of all owners. Add list_all to it, as in AdminStore, and run StoreContract.",
-        )
+        check_kind("AsyncAdminKeys", authenticator)
+        self._ports = authenticator.ports
         self.authenticator = authenticator
         self.policy: Policy = require_interactive(permission, max_age=max_age)
 
@@ -159,8 +150,7 @@ class AsyncAdminKeys(Generic[UserT]):
         self, wanted: KeyFilter, after: administration.Position | None, now: datetime
     ) -> Sequence[ApiKey]:
         if wanted.owner_id is None:
-            store = cast("AsyncAdminStore", self._ports.store)
-            return await store.list_all(after=after, limit=administration.BATCH)
+            return await self._ports.store.list_all(after=after, limit=administration.BATCH)
         since = None if after is None else after[1:]
         query = KeyQuery(
             wanted.owner_id, now, wanted.status, since, administration.BATCH, wanted.label
@@ -178,19 +168,13 @@ class AsyncKeyExpiry(Generic[UserT]):
         authenticator: Whose keys.
 
     Raises:
-        ConfigurationError: The store cannot list keys by their end (see :class:`~msk_auth.stores.AsyncExpiryStore`), or this is no
-            `AsyncAuthenticator`.
+        ConfigurationError: This is no `AsyncAuthenticator`.
     """
 
     def __init__(self, authenticator: AsyncAuthenticator[UserT]) -> None:
-        self._ports = _ports_of(
-            authenticator,
-            "AsyncKeyExpiry",
-            ["list_expiring", "announce_expiry"],
-            "cannot list keys by their end. Add list_expiring and announce_expiry to it, as in ExpiryStore, keep announced_days"
-            " of ApiKey, and run StoreContract.",
-        )
-        self._store = cast("AsyncExpiryStore", self._ports.store)
+        check_kind("AsyncKeyExpiry", authenticator)
+        self._ports = authenticator.ports
+        self._store = self._ports.store
 
     async def expiring(
         self, *, before: datetime, cursor: str | None = None, limit: int = administration.BATCH
@@ -253,26 +237,3 @@ class AsyncKeyExpiry(Generic[UserT]):
         if noted is not None:
             await self._ports.emit(event(noted))
         return noted is not None
-
-
-def _ports_of(
-    authenticator: AsyncAuthenticator[UserT], name: str, methods: Sequence[str], lacks: str
-) -> AsyncPorts[UserT]:
-    """The ports of an authenticator.
-
-    Args:
-        authenticator: Whose keys.
-        name: Of the class that reads them.
-        methods: What that class needs of the store.
-        lacks: What is wrong with a store without them.
-
-    Raises:
-        ConfigurationError: The store has not all of these methods, or the authenticator is of the other kind.
-    """
-    check_kind(name, authenticator)
-    parts: Any = authenticator
-    store = parts._store  # noqa: SLF001 - these are its operations, in classes of their own
-    if any(offered(store, method) is None for method in methods):
-        raise ConfigurationError(f"{type(store).__name__} {lacks}")
-    ports: AsyncPorts[UserT] = parts._ports  # noqa: SLF001
-    return ports

@@ -177,6 +177,11 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         self._on_event = on_event
         self._begin_closed()
 
+    @property
+    def ports(self) -> AsyncPorts[UserT]:
+        """What its operations reach: for the operations of the library that are in classes of their own."""
+        return self._ports
+
     async def authenticate(
         self,
         authorization: Sequence[str | bytes],

@@ -23,9 +23,6 @@ from . import primitives
 class AsyncMemoryKeyStore:
     """An :class:`~msk_auth.stores.AsyncKeyStore` in a dictionary; safe to use from several threads.
 
-    It is an :class:`~msk_auth.stores.AsyncAdminStore`, :class:`~msk_auth.stores.AsyncExpiryStore` and
-    :class:`~msk_auth.stores.AsyncLeaseRegister` as well. Its methods are theirs.
-
     Args:
         on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
             What it raises undoes the write. It must not use the store, which waits for it.
@@ -78,7 +75,7 @@ class AsyncMemoryKeyStore:
     async def list_all(
         self, *, after: tuple[str, datetime, str] | None, limit: int
     ) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.stores.AsyncAdminStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         async with primitives.holding(self._lock):
             found = [
                 record
@@ -88,7 +85,7 @@ class AsyncMemoryKeyStore:
         return sorted(found, key=_position_of_all, reverse=True)[:limit]
 
     async def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.stores.AsyncExpiryStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         async with primitives.holding(self._lock):
             found = [
                 (record.expires_at, record.id, record)
@@ -105,7 +102,7 @@ class AsyncMemoryKeyStore:
     async def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.stores.AsyncExpiryStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         self._check_change(change)
         async with primitives.holding(self._lock):
             before = self._records.get(key_id)
@@ -193,17 +190,17 @@ class AsyncMemoryKeyStore:
                 self._records[key_id] = replace(record, digest=new)
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.stores.AsyncLeaseRegister`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         with self._lease_lock:
             return tuple(self._leases.values())
 
     async def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.stores.AsyncLeaseRegister`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         with self._lease_lock:
             self._leases[lease.duration, lease.holder] = lease
 
     async def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.stores.AsyncLeaseRegister`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         with self._lease_lock:
             if self._leases.get((lease.duration, lease.holder)) == lease:
                 del self._leases[lease.duration, lease.holder]

@@ -177,7 +177,7 @@ def check_kind(name: str, authenticator: object) -> None:
         ConfigurationError: It is no `AsyncAuthenticator` with ports of its own. What an adapter makes of an `Authenticator`
             has none.
     """
-    if not hasattr(authenticator, "_ports") or not isinstance(authenticator, AsyncLifecycle):
+    if not hasattr(authenticator, "ports") or not isinstance(authenticator, AsyncLifecycle):
         raise ConfigurationError(
             f"{name} takes an AsyncAuthenticator. Give an Authenticator to {name.removeprefix('Async')}, and call that in a"
             " thread."

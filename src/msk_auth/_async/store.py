@@ -1,4 +1,4 @@
-"""The protocols of a store of API keys, and of what it may add. `core.store` has the promises that it keeps."""
+"""The protocol of a store of API keys, and of what it may add. `core.store` has the promises that it keeps."""
 
 from __future__ import annotations
 
@@ -137,13 +137,6 @@ class AsyncKeyStore(Protocol):
         """Change the digest from `old` to `new`; do nothing if it is not `old` any more."""
         ...
 
-
-class AsyncAdminStore(Protocol):
-    """What a store adds so that administrators may list the keys of all owners (:class:`~msk_auth.AsyncAdminKeys`).
-
-    A store without it works, and cannot be used with `AsyncAdminKeys`.
-    """
-
     async def list_all(
         self, *, after: tuple[str, datetime, str] | None, limit: int
     ) -> Sequence[ApiKey]:
@@ -157,13 +150,6 @@ class AsyncAdminStore(Protocol):
             limit: How many at most.
         """
         ...
-
-
-class AsyncExpiryStore(Protocol):
-    """What a store adds so that the end of keys can be announced (:class:`~msk_auth.AsyncKeyExpiry`).
-
-    A store without it works, and cannot be used with `AsyncKeyExpiry`.
-    """
 
     async def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
         """At most `query.limit` records, ordered by `(expires_at, id)`, beginning after `query.after`.
@@ -180,22 +166,15 @@ class AsyncExpiryStore(Protocol):
         Args:
             key_id: Of the key.
             days: The new value.
-            change: As for :meth:`KeyStore.insert`.
+            change: As for :meth:`insert`.
 
         Returns:
             The record if this call changed it, else None: of several calls at once, only one announces the key.
         """
         ...
 
-
-class AsyncLeaseRegister(Protocol):
-    """What a store adds so that processes may use leases (`msk_auth.leases`).
-
-    A store without it works, and cannot be used with a lease.
-    """
-
     async def recorded_leases(self) -> Collection[RecordedLease]:
-        """All entries of the register, in any order, from the authoritative copy."""
+        """All entries of the register of leases, in any order, from the authoritative copy."""
         ...
 
     async def record_lease(self, lease: RecordedLease) -> None:

@@ -61,6 +61,10 @@ class AsyncLookUps(Generic[UserT]):
         find_owner: The application's function, as the others are.
         find_external_owner: None if there is none.
         find_session: None if there is none.
+
+    Attributes:
+        read_owner: The application's `find_owner`.
+        read_external_owner: The application's `find_external_owner`.
     """
 
     def __init__(
@@ -82,15 +86,15 @@ class AsyncLookUps(Generic[UserT]):
             may_share = offered(store, "may_share_reads")
             self._batches = BatchedReader(store.find, self._find_many, may_share)
             self.keys_at_once = MAX_BATCH
-        self._find_owner = find_owner
-        self._find_external_owner = find_external_owner
+        self.read_owner = find_owner
+        self.read_external_owner = find_external_owner
         self._find_session = find_session
 
     def in_session(self, request: RequestSession) -> AsyncLookUps[UserT]:
         """These look-ups for one request: they read the owner in its session."""
         there = copy(self)
-        there._find_owner = in_session_of(request, self._find_owner)  # noqa: SLF001 - it is a copy of this object
-        there._find_external_owner = in_session_of(request, self._find_external_owner)  # noqa: SLF001
+        there.read_owner = in_session_of(request, self.read_owner)
+        there.read_external_owner = in_session_of(request, self.read_external_owner)
         return there
 
     async def find_key(self, key_id: str, /) -> ApiKey | None:
@@ -107,11 +111,11 @@ class AsyncLookUps(Generic[UserT]):
 
     async def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
         """The application's user with an id."""
-        return _requested("an owner", await self._find_owner(owner_id), owner_id)
+        return _requested("an owner", await self.read_owner(owner_id), owner_id)
 
     async def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[UserT] | None:
         """The application's user for the subject of an issuer."""
-        find = self._find_external_owner
+        find = self.read_external_owner
         return None if find is None else await find(identity)
 
     async def find_session(self, session_id: str, /) -> Session | None:

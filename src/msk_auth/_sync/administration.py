@@ -11,20 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Generic, cast
+from typing import Final, Generic
 
 from msk_auth.core import administration
-from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.events import KeyExpiring, KeyRevocation, RevocationCause
 from msk_auth.core.key_management import NOTICE_DAYS, PageCursor, is_key_id, present
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyFilter, KeyPage, KeyQuery, Principal, UserT
 from msk_auth.core.policy import Policy, require_interactive
-from msk_auth.core.store import offered
 
 from .authenticator import Authenticator
-from .ports import Ports
 from .primitives import check_kind
-from .store import AdminStore, ExpiryStore
 
 EVERY_KEY: Final = KeyFilter()
 
@@ -42,8 +38,7 @@ class AdminKeys(Generic[UserT]):
         policy: What an administrator has to meet.
 
     Raises:
-        ConfigurationError: The store cannot list the keys of all owners (see :class:`~msk_auth.stores.AdminStore`), the
-            permission cannot be one, or this is no `Authenticator`.
+        ConfigurationError: The permission cannot be one, or this is no `Authenticator`.
     """
 
     def __init__(
@@ -53,12 +48,8 @@ class AdminKeys(Generic[UserT]):
         *,
         max_age: timedelta | None = None,
     ) -> None:
-        self._ports = _ports_of(
-            authenticator,
-            "AdminKeys",
-            ["list_all"],
-            "cannot list the keys of all owners. Add list_all to it, as in AdminStore, and run StoreContract.",
-        )
+        check_kind("AdminKeys", authenticator)
+        self._ports = authenticator.ports
         self.authenticator = authenticator
         self.policy: Policy = require_interactive(permission, max_age=max_age)
 
@@ -158,8 +149,7 @@ class AdminKeys(Generic[UserT]):
         self, wanted: KeyFilter, after: administration.Position | None, now: datetime
     ) -> Sequence[ApiKey]:
         if wanted.owner_id is None:
-            store = cast("AdminStore", self._ports.store)
-            return store.list_all(after=after, limit=administration.BATCH)
+            return self._ports.store.list_all(after=after, limit=administration.BATCH)
         since = None if after is None else after[1:]
         query = KeyQuery(
             wanted.owner_id, now, wanted.status, since, administration.BATCH, wanted.label
@@ -177,19 +167,13 @@ class KeyExpiry(Generic[UserT]):
         authenticator: Whose keys.
 
     Raises:
-        ConfigurationError: The store cannot list keys by their end (see :class:`~msk_auth.stores.ExpiryStore`), or this is no
-            `Authenticator`.
+        ConfigurationError: This is no `Authenticator`.
     """
 
     def __init__(self, authenticator: Authenticator[UserT]) -> None:
-        self._ports = _ports_of(
-            authenticator,
-            "KeyExpiry",
-            ["list_expiring", "announce_expiry"],
-            "cannot list keys by their end. Add list_expiring and announce_expiry to it, as in ExpiryStore, keep announced_days"
-            " of ApiKey, and run StoreContract.",
-        )
-        self._store = cast("ExpiryStore", self._ports.store)
+        check_kind("KeyExpiry", authenticator)
+        self._ports = authenticator.ports
+        self._store = self._ports.store
 
     def expiring(
         self, *, before: datetime, cursor: str | None = None, limit: int = administration.BATCH
@@ -250,26 +234,3 @@ class KeyExpiry(Generic[UserT]):
         if noted is not None:
             self._ports.emit(event(noted))
         return noted is not None
-
-
-def _ports_of(
-    authenticator: Authenticator[UserT], name: str, methods: Sequence[str], lacks: str
-) -> Ports[UserT]:
-    """The ports of an authenticator.
-
-    Args:
-        authenticator: Whose keys.
-        name: Of the class that reads them.
-        methods: What that class needs of the store.
-        lacks: What is wrong with a store without them.
-
-    Raises:
-        ConfigurationError: The store has not all of these methods, or the authenticator is of the other kind.
-    """
-    check_kind(name, authenticator)
-    parts: Any = authenticator
-    store = parts._store  # noqa: SLF001 - these are its operations, in classes of their own
-    if any(offered(store, method) is None for method in methods):
-        raise ConfigurationError(f"{type(store).__name__} {lacks}")
-    ports: Ports[UserT] = parts._ports  # noqa: SLF001
-    return ports

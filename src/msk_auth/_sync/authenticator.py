@@ -171,6 +171,11 @@ class Authenticator(Lifecycle[UserT]):
         self._on_event = on_event
         self._begin_closed()
 
+    @property
+    def ports(self) -> Ports[UserT]:
+        """What its operations reach: for the operations of the library that are in classes of their own."""
+        return self._ports
+
     def authenticate(
         self,
         authorization: Sequence[str | bytes],

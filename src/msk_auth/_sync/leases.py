@@ -32,10 +32,9 @@ from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock
 from msk_auth.core.authentication import Authenticated, Presented
-from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.store import RecordedLease, offered
+from msk_auth.core.store import RecordedLease
 from msk_auth.leases import (
     DRIFT,
     Fingerprint,
@@ -47,7 +46,7 @@ from msk_auth.leases import (
 )
 
 from . import primitives
-from .store import LeaseRegister
+from .store import KeyStore
 
 RECORD_SECONDS: Final = 60.0
 """How long a process may grant leases after it wrote its entry."""
@@ -90,7 +89,7 @@ class LeaseRegisterView:
         clock: Where the time comes from.
     """
 
-    def __init__(self, register: LeaseRegister, clock: Clock) -> None:
+    def __init__(self, register: KeyStore, clock: Clock) -> None:
         self._register = register
         self._clock = clock
         self._renew()
@@ -193,31 +192,20 @@ class Leases(Generic[UserT]):
 
     Args:
         cache: What was verified; None if this process uses no lease.
-        store: May have a register of leases.
+        store: Has the register of leases.
         clock: Where the time comes from.
-
-    Raises:
-        ConfigurationError: There is a cache, and the store has no register.
     """
 
     def __init__(
         self,
         cache: LeaseCache[UserT] | None,
-        store: object,
+        store: KeyStore,
         clock: Clock,
     ) -> None:
-        methods = ("recorded_leases", "record_lease", "forget_lease")
-        self._has_register = all(offered(store, method) is not None for method in methods)
-        if cache is not None and not self._has_register:
-            raise ConfigurationError(
-                "This store cannot record leases. Give it recorded_leases(), record_lease() and"
-                " forget_lease(), or leave the lease out."
-            )
         self.cache = cache
         self._clock = clock
         self._single_flight = SingleFlight(primitives.make_event, primitives.scope)
-        # Used only if the store has these methods.
-        self._register = LeaseRegisterView(cast("LeaseRegister", store), clock)
+        self._register = LeaseRegisterView(store, clock)
 
     def begin(self, presented: Presented | RequestLogins) -> Attempt[UserT]:
         """Look for a credential in the cache, which there has to be, or wait for another request that verifies it.
@@ -293,8 +281,6 @@ class Leases(Generic[UserT]):
 
     def _longest(self) -> timedelta | None:
         own = timedelta(0) if self.cache is None else self.cache.duration
-        if not self._has_register:
-            return own
         try:
             in_use = self._register.read()
         except Exception as error:  # noqa: BLE001 - the change is committed, so wait for the longest possible lease

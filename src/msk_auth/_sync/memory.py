@@ -24,9 +24,6 @@ from . import primitives
 class MemoryKeyStore:
     """An :class:`~msk_auth.stores.KeyStore` in a dictionary; safe to use from several threads.
 
-    It is an :class:`~msk_auth.stores.AdminStore`, :class:`~msk_auth.stores.ExpiryStore` and
-    :class:`~msk_auth.stores.LeaseRegister` as well. Its methods are theirs.
-
     Args:
         on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
             What it raises undoes the write. It must not use the store, which waits for it.
@@ -75,7 +72,7 @@ class MemoryKeyStore:
         return sorted(found, key=_position, reverse=True)[: query.limit]
 
     def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.stores.AdminStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         with primitives.holding(self._lock):
             found = [
                 record
@@ -85,7 +82,7 @@ class MemoryKeyStore:
         return sorted(found, key=_position_of_all, reverse=True)[:limit]
 
     def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.stores.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         with primitives.holding(self._lock):
             found = [
                 (record.expires_at, record.id, record)
@@ -102,7 +99,7 @@ class MemoryKeyStore:
     def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.stores.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         self._check_change(change)
         with primitives.holding(self._lock):
             before = self._records.get(key_id)
@@ -188,17 +185,17 @@ class MemoryKeyStore:
                 self._records[key_id] = replace(record, digest=new)
 
     def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         with self._lease_lock:
             return tuple(self._leases.values())
 
     def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         with self._lease_lock:
             self._leases[lease.duration, lease.holder] = lease
 
     def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         with self._lease_lock:
             if self._leases.get((lease.duration, lease.holder)) == lease:
                 del self._leases[lease.duration, lease.holder]

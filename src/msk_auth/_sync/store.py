@@ -1,5 +1,5 @@
 # Generated from src/msk_auth/_async/store.py by tools/generate_sync.py: change that, and run this.
-"""The protocols of a store of API keys, and of what it may add. `core.store` has the promises that it keeps."""
+"""The protocol of a store of API keys, and of what it may add. `core.store` has the promises that it keeps."""
 
 from __future__ import annotations
 
@@ -138,13 +138,6 @@ class KeyStore(Protocol):
         """Change the digest from `old` to `new`; do nothing if it is not `old` any more."""
         ...
 
-
-class AdminStore(Protocol):
-    """What a store adds so that administrators may list the keys of all owners (:class:`~msk_auth.AdminKeys`).
-
-    A store without it works, and cannot be used with `AdminKeys`.
-    """
-
     def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
         """The keys of all owners that are not deleted, ordered by `(owner_id, created_at, id)`, the greatest first.
 
@@ -156,13 +149,6 @@ class AdminStore(Protocol):
             limit: How many at most.
         """
         ...
-
-
-class ExpiryStore(Protocol):
-    """What a store adds so that the end of keys can be announced (:class:`~msk_auth.KeyExpiry`).
-
-    A store without it works, and cannot be used with `KeyExpiry`.
-    """
 
     def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
         """At most `query.limit` records, ordered by `(expires_at, id)`, beginning after `query.after`.
@@ -179,22 +165,15 @@ class ExpiryStore(Protocol):
         Args:
             key_id: Of the key.
             days: The new value.
-            change: As for :meth:`KeyStore.insert`.
+            change: As for :meth:`insert`.
 
         Returns:
             The record if this call changed it, else None: of several calls at once, only one announces the key.
         """
         ...
 
-
-class LeaseRegister(Protocol):
-    """What a store adds so that processes may use leases (`msk_auth.leases`).
-
-    A store without it works, and cannot be used with a lease.
-    """
-
     def recorded_leases(self) -> Collection[RecordedLease]:
-        """All entries of the register, in any order, from the authoritative copy."""
+        """All entries of the register of leases, in any order, from the authoritative copy."""
         ...
 
     def record_lease(self, lease: RecordedLease) -> None:

@@ -57,6 +57,10 @@ class LookUps(Generic[UserT]):
         find_owner: The application's function, as the others are.
         find_external_owner: None if there is none.
         find_session: None if there is none.
+
+    Attributes:
+        read_owner: The application's `find_owner`.
+        read_external_owner: The application's `find_external_owner`.
     """
 
     def __init__(
@@ -67,15 +71,15 @@ class LookUps(Generic[UserT]):
         find_session: Callable[[str], Session | None] | None,
     ) -> None:
         self._store = store
-        self._find_owner = find_owner
-        self._find_external_owner = find_external_owner
+        self.read_owner = find_owner
+        self.read_external_owner = find_external_owner
         self._find_session = find_session
 
     def in_session(self, request: RequestSession) -> LookUps[UserT]:
         """These look-ups for one request: they read the owner in its session."""
         there = copy(self)
-        there._find_owner = in_session_of(request, self._find_owner)  # noqa: SLF001 - it is a copy of this object
-        there._find_external_owner = in_session_of(request, self._find_external_owner)  # noqa: SLF001
+        there.read_owner = in_session_of(request, self.read_owner)
+        there.read_external_owner = in_session_of(request, self.read_external_owner)
         return there
 
     def find_key(self, key_id: str, /) -> ApiKey | None:
@@ -84,11 +88,11 @@ class LookUps(Generic[UserT]):
 
     def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
         """The application's user with an id."""
-        return _requested("an owner", self._find_owner(owner_id), owner_id)
+        return _requested("an owner", self.read_owner(owner_id), owner_id)
 
     def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[UserT] | None:
         """The application's user for the subject of an issuer."""
-        find = self._find_external_owner
+        find = self.read_external_owner
         return None if find is None else find(identity)
 
     def find_session(self, session_id: str, /) -> Session | None:

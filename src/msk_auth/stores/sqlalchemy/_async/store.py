@@ -49,9 +49,7 @@ T = TypeVar("T")
 class AsyncSQLAlchemyKeyStore(SharedStore):
     """Keeps keys in a database, awaited on an event loop.
 
-    It implements :class:`~msk_auth.stores.AsyncKeyStore`, :class:`~msk_auth.stores.AsyncAdminStore`,
-    :class:`~msk_auth.stores.AsyncExpiryStore` and :class:`~msk_auth.stores.AsyncLeaseRegister`, which describe most of its
-    methods.
+    It implements :class:`~msk_auth.stores.AsyncKeyStore`, which describes most of its methods.
 
     It reads and writes through the engine's pool; on SQLite it reads keys on a connection of its own. A look-up that is not
     answered within three seconds fails, and a write within ten: with an asynchronous engine always, with a blocking one if
@@ -137,17 +135,17 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
     async def list_all(
         self, *, after: tuple[str, datetime, str] | None, limit: int
     ) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.stores.AdminStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return await self._list(self._operations.page_of_all(after, limit))
 
     async def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.stores.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return await self._list(self._operations.page_of_expiring(query))
 
     async def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.stores.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         keys = self._table.c
         where = and_(
             keys.revoked_at.is_(None),
@@ -226,15 +224,15 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         await self._write(lambda on: self._operations.set_where(on, where, {"digest": new}))
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return await self._read(self._operations.recorded_leases, REGISTER_SECONDS)
 
     async def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         await self._write(lambda on: self._operations.record_lease(on, lease), REGISTER_SECONDS)
 
     async def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         await self._write(lambda on: self._operations.forget_lease(on, lease), REGISTER_SECONDS)
 
     def prepare(self, statement: Select[Any]) -> Callable[..., Awaitable[Sequence[Any]]]:

@@ -48,9 +48,7 @@ T = TypeVar("T")
 class SQLAlchemyKeyStore(SharedStore):
     """Keeps keys in a database, called from any thread.
 
-    It implements :class:`~msk_auth.stores.KeyStore`, :class:`~msk_auth.stores.AdminStore`,
-    :class:`~msk_auth.stores.ExpiryStore` and :class:`~msk_auth.stores.LeaseRegister`, which describe most of its
-    methods.
+    It implements :class:`~msk_auth.stores.KeyStore`, which describes most of its methods.
 
     It reads and writes through the engine's pool; on SQLite it reads keys on a connection of its own. A look-up that is not
     answered within three seconds fails, and a write within ten: with an asynchronous engine always, with a blocking one if
@@ -119,17 +117,17 @@ class SQLAlchemyKeyStore(SharedStore):
         return self._list(self._operations.page(query))
 
     def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.stores.AdminStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._list(self._operations.page_of_all(after, limit))
 
     def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
-        """See :class:`~msk_auth.stores.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._list(self._operations.page_of_expiring(query))
 
     def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """See :class:`~msk_auth.stores.ExpiryStore`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         keys = self._table.c
         where = and_(
             keys.revoked_at.is_(None),
@@ -208,15 +206,15 @@ class SQLAlchemyKeyStore(SharedStore):
         self._write(lambda on: self._operations.set_where(on, where, {"digest": new}))
 
     def recorded_leases(self) -> Collection[RecordedLease]:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         return self._read(self._operations.recorded_leases, REGISTER_SECONDS)
 
     def record_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         self._write(lambda on: self._operations.record_lease(on, lease), REGISTER_SECONDS)
 
     def forget_lease(self, lease: RecordedLease) -> None:
-        """See :class:`~msk_auth.stores.LeaseRegister`."""
+        """See :class:`~msk_auth.stores.KeyStore`."""
         self._write(lambda on: self._operations.forget_lease(on, lease), REGISTER_SECONDS)
 
     def prepare(self, statement: Select[Any]) -> Callable[..., Sequence[Any]]:
