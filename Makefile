@@ -83,8 +83,8 @@ format: $(BIN)/.dev  ## Rewrite the code in the project's format
 docs: $(BIN)/.dev  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-# Names, and --full for ten million keys or --write to keep the results for the documentation: make bench ARGS="growth --full"
-bench: $(BIN)/.dev  ## Measure what things cost, in about twenty minutes
+# Names, or --write to keep the results for the documentation: make bench ARGS="verification --write"
+bench: $(BIN)/.dev  ## Measure what things cost, in a few minutes
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(findstring --write,$(ARGS)),$(BIN)/python docs/tools/readme.py)
 

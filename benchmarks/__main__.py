@@ -1,6 +1,6 @@
 """Measure: everything, or what is named.
 
-python -m benchmarks [NAME…] [--quick | --full] [--minutes MINUTES] [--write]
+python -m benchmarks [NAME…] [--quick] [--minutes MINUTES] [--write]
 """
 
 from __future__ import annotations
@@ -18,27 +18,19 @@ from .timing import Scale
 ASSETS = Path(__file__).parents[1] / "docs" / "assets" / "benchmarks"
 NAMES = (
     "verification",
-    "issuers",
     "authoritative",
-    "concurrency",
-    "handling",
-    "adapters",
-    "growth",
-    "revocation",
     "refusals",
-    "memory",
-    "imports",
 )
 """Every measurement, each a module of its own; the documentation names their aims in this order."""
 
-APART = ("service", "soak", "existing", "changes")
-"""Measured only when they are named: the first two start a deployment of their own, the others are not on the documentation's page."""
+APART = ("service", "soak")
+"""Measured only when they are named: they start a deployment of their own."""
 
 
 def measure(name: str, scale: Scale) -> Result:
     """Run one of :data:`NAMES` or :data:`APART`."""
     result: Result = importlib.import_module(f"benchmarks.{name}").run(scale)
-    options = " --full" * scale.is_full + " --quick" * scale.is_quick
+    options = " --quick" * scale.is_quick
     if name == "soak":
         options += f" --minutes {scale.minutes:g}"
     command = f"python -m benchmarks {name}{options}"
@@ -74,9 +66,6 @@ def main(arguments: list[str] | None = None) -> int:
         "--quick", action="store_true", help="show that it works: the figures mean nothing"
     )
     parser.add_argument(
-        "--full", action="store_true", help="up to ten million keys, which takes long"
-    )
-    parser.add_argument(
         "--write",
         action="store_true",
         help=f"keep results in docs/{'/'.join(ASSETS.parts[-2:])}",
@@ -89,9 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = set(options.names) - {*NAMES, *APART}
     if unknown:
         parser.error(f"there is no measurement {', '.join(sorted(unknown))}")
-    if options.quick and options.full:
-        parser.error("--quick and --full are opposites")
-    scale = Scale(is_quick=options.quick, is_full=options.full, minutes=options.minutes)
+    scale = Scale(is_quick=options.quick, minutes=options.minutes)
     for name in options.names or NAMES:
         began = time.monotonic()
         result = measure(name, scale)

@@ -25,7 +25,7 @@ from msk_auth.stores.sqlalchemy import (
 
 from . import subjects
 from .machine import describe
-from .result import Chart, Column, Result
+from .result import Column, Result
 from .timing import Call, Scale, Work, rows, take_turns
 from .verification import least_for_a_key
 
@@ -160,6 +160,5 @@ def run(scale: Scale) -> Result:
         " same machine; one connection, one call at a time.",
         columns=[Column("time", "Time", "µs"), Column("ratio", "Ratio")],
         rows=rows(made, samples),
-        chart=Chart("bars", "time of one verification, µs", "time", is_logarithmic=True),
         measured=measured,
     )

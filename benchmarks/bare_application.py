@@ -5,13 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 
+import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, make_url, select
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from msk_auth.stores.sqlalchemy import prepare_sqlite
-
-from .serve import HOST, serve_asgi
 
 _USERS = Table(
     "bare_users",
@@ -54,10 +53,13 @@ def bare_application(url: str) -> FastAPI:
 
 def main() -> None:
     """Serve it until SIGTERM; the database is named on the command line, the port is printed."""
-    listening = socket.create_server((HOST, 0), backlog=1024)
+    listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
     app = bare_application(sys.argv[1])
     print(listening.getsockname()[1], flush=True)
-    serve_asgi(app, listening)
+    config = uvicorn.Config(
+        app, http="httptools", loop="uvloop", log_level="critical", access_log=False
+    )
+    uvicorn.Server(config).run([listening])
 
 
 if __name__ == "__main__":

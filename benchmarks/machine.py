@@ -34,14 +34,6 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def cores() -> tuple[set[int], set[int]]:
-    """The cores for a server and for its client: apart if there are two, else all for both."""
-    available = sorted(os.sched_getaffinity(0))
-    if len(available) < 2:
-        return set(available), set(available)
-    return {available[0]}, {available[1]}
-
-
 def _processor() -> str:
     text = _read("/proc/cpuinfo")
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

@@ -26,7 +26,7 @@ from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeySto
 
 from . import subjects
 from .machine import describe
-from .result import Aim, Chart, Column, Result, Row, Spread
+from .result import Aim, Column, Result, Row, Spread
 from .timing import Scale
 
 UNKNOWN, WRONG = 0, 1
@@ -197,7 +197,6 @@ def run(scale: Scale) -> Result:
             Column("told", "Told apart", "%"),
         ],
         rows=made,
-        chart=Chart("bars", "single calls that a threshold tells apart, %", "told"),
         measured=describe("sqlalchemy", "psycopg"),
     )
 

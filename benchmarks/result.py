@@ -38,15 +38,11 @@ class Column:
         key: Names it in the rows.
         title: Heads it.
         unit: Follows each figure; empty for a count or a ratio.
-        x: Where it stands on the axis of a line chart, such as a number of keys.
-        is_count: Whether its figures are whole.
     """
 
     key: str
     title: str
     unit: str = ""
-    x: float | None = None
-    is_count: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +82,6 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """How the rows are drawn.
-
-    Attributes:
-        kind: Bars of one column, or a line for each row over the columns that have an `x`.
-        column: Of the bars.
-        axis: What the axis of the figures says.
-        x_axis: What the other axis of a line chart says.
-        is_logarithmic: For figures that differ by more than a factor of about 20.
-    """
-
-    kind: Literal["bars", "lines"]
-    axis: str
-    column: str = ""
-    x_axis: str = ""
-    is_logarithmic: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """What one measurement found.
 
@@ -114,7 +91,6 @@ class Result:
         method: What was done, in a sentence or two.
         columns: Of the table, from left to right.
         rows: From top to bottom.
-        chart: How they are drawn.
         measured: When and on what: see `machine.describe`.
     """
 
@@ -123,7 +99,6 @@ class Result:
     method: str
     columns: Sequence[Column]
     rows: Sequence[Row]
-    chart: Chart
     measured: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_json(self) -> str:
@@ -155,7 +130,7 @@ class Result:
             for row in made["rows"]
         ]
         columns = [Column(**column) for column in made["columns"]]
-        return cls(**made | {"columns": columns, "rows": rows, "chart": Chart(**made["chart"])})
+        return cls(**made | {"columns": columns, "rows": rows})
 
 
 def table(result: Result) -> str:
@@ -169,7 +144,7 @@ def table(result: Result) -> str:
         head.append("Aim")
     lines: list[list[str]] = []
     for row in result.rows:
-        cells = [_cell(row.cells.get(column.key), column) for column in result.columns]
+        cells = [_cell(row.cells.get(column.key)) for column in result.columns]
         line = [f"{row.group}: {row.name}" if row.group else row.name, *cells]
         if has_reference:
             line.append(row.against)
@@ -204,14 +179,8 @@ def _heading(column: Column) -> str:
     return f"{column.title} ({column.unit})" if column.unit else column.title
 
 
-def _cell(spread: Spread | None, column: Column) -> str:
+def _cell(spread: Spread | None) -> str:
     if spread is None:
         return "–"
-    figures = (spread.median, spread.low, spread.high)
-    middle, low, high = (
-        f"{figure:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-        if column.is_count
-        else number(figure)
-        for figure in figures
-    )
+    middle, low, high = map(number, (spread.median, spread.low, spread.high))
     return middle if low == high else f"**{middle}** ({low}–{high})"

@@ -22,7 +22,7 @@ from tests.databases import postgres_database
 from .bare_queue import TASK, bare_app
 from .deployed import Deployed, deployed
 from .machine import describe
-from .result import Aim, Chart, Column, Result, Row, Spread
+from .result import Aim, Column, Result, Row, Spread
 from .service_requests import CONNECTIONS, measure_requests
 from .timing import Scale, ratios
 from .traffic import Connection
@@ -270,7 +270,7 @@ def run(scale: Scale) -> Result:
         name="service",
         title="The task service beside what it is built on",
         method="Everything runs on one machine: the processes, PostgreSQL, and the load generator."
-        f" Requests come over {CONNECTIONS} connections, by turns of a few hundredths of a second to the service and to a"
+        f" Requests come over {CONNECTIONS} connections, by turns to the service and to a"
         " bare FastAPI application with one read through SQLAlchemy's asynchronous engine; one process each, as deployed,"
         " with log lines in JSON. Requests to the service carry an API key, which is read from the database each time"
         " unless a lease is named. The runs and the jobs do nothing, and both sides commit to the disk; they are requested over"
@@ -283,6 +283,5 @@ def run(scale: Scale) -> Result:
             Column("ratio", "Ratio"),
         ],
         rows=rows,
-        chart=Chart("bars", "in a second", "rate"),
         measured=measured,
     )

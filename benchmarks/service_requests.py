@@ -117,17 +117,20 @@ def _beside(
 ) -> list[Row]:
     (api,) = it.apis
     server = _Server(api.port, api.process.pid)
-    asked = [(bare.port, it.key), (server.port, it.key)]
-    paths = [_BARE_PATHS[subject.bare], subject.path]
+    asked = [(bare.port, _BARE_PATHS[subject.bare]), (server.port, subject.path)]
+
+    def take_turns(seconds: float) -> list[Load]:
+        return [load.ask(port, it.key, seconds, path, CONNECTIONS) for port, path in asked]
+
     seconds = scale.pick(0, 3) or 0.2
     loads: list[list[Load]] = []
     costs: list[list[float]] = []
     for number in range(scale.pick(1, 7)):
         if not number:
             # Connections are opened, caches are filled.
-            load.compare(asked, 0.2, paths=paths, connections=CONNECTIONS)
+            take_turns(0.2)
         before = [cpu_seconds(each.pid) for each in (bare, server)]
-        found = load.compare(asked, seconds, paths=paths, connections=CONNECTIONS)
+        found = take_turns(seconds)
         time.sleep(0.05)
         after = [cpu_seconds(each.pid) for each in (bare, server)]
         if any(each.refused for each in found):

@@ -79,21 +79,20 @@ def interactive() -> Principal[str]:
 
 
 @contextmanager
-def sqlite_url(*, is_empty: bool = False) -> Iterator[URL]:
-    """A SQLite database in a temporary folder, with the library's tables unless it is to be empty."""
+def sqlite_url() -> Iterator[URL]:
+    """A SQLite database in a temporary folder, with the library's tables."""
     with tempfile.TemporaryDirectory() as folder:
         url = make_url(f"sqlite:///{Path(folder) / 'keys.db'}")
         with engine_of(url) as engine:
-            if not is_empty:
-                upgrade(engine)
+            upgrade(engine)
         yield url
 
 
 @contextmanager
-def postgres_url(*, is_empty: bool = False) -> Iterator[URL | None]:
+def postgres_url() -> Iterator[URL | None]:
     """As `sqlite_url`, on PostgreSQL; None where there is no server."""
     with _optional_postgres() as url:
-        if url is not None and not is_empty:
+        if url is not None:
             with engine_of(url) as engine:
                 upgrade(engine)
         yield url

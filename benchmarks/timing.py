@@ -19,12 +19,10 @@ class Scale:
 
     Attributes:
         is_quick: As little as shows that it works: its figures mean nothing.
-        is_full: Also what takes long.
         minutes: How long a soak lasts.
     """
 
     is_quick: bool = False
-    is_full: bool = False
     minutes: float = 30.0
 
     def pick(self, quick: int, normal: int) -> int:

@@ -24,7 +24,7 @@ from msk_auth.tokens import AlgorithmName
 
 from . import subjects
 from .machine import describe
-from .result import Chart, Column, Result
+from .result import Column, Result
 from .timing import Call, Scale, Work, rows, take_turns
 
 ALGORITHMS: tuple[AlgorithmName, ...] = ("HS256", "ES256", "Ed25519", "RS256")
@@ -164,12 +164,6 @@ def run(scale: Scale) -> Result:
         " says awaited. A lease lasts 5 seconds here, so that nearly every call finds one.",
         columns=[Column("time", "Time", "µs"), Column("ratio", "Ratio")],
         rows=rows(made, samples),
-        chart=Chart(
-            "bars",
-            "processor time of one verification, µs",
-            "time",
-            is_logarithmic=True,
-        ),
         measured=measured,
     )
 

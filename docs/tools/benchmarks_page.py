@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.__main__ import ASSETS, NAMES
-from benchmarks.chart import draw
-from benchmarks.result import Result, aim_in_words, number
+from benchmarks.result import Result, aim_in_words, number, table
 
-SHOWN: Final = ("verification", "adapters", "growth")
-"""What the page shows with a chart. Of the others it has what was aimed at."""
+SHOWN: Final = ("verification",)
+"""What the page shows in full. Of the others it has what was aimed at."""
 
 _FACTS: Final = ("machine", "system", "python", "packages", "load before")
 
@@ -22,7 +21,7 @@ def results() -> list[Result]:
 
 
 def render(name: str) -> str:
-    """What one of :data:`SHOWN` found: its method and chart, and when and on what it was made."""
+    """What one of :data:`SHOWN` found: its method and figures, and when and on what it was made."""
     result = _read(name)
     measured = result.measured
     facts = "; ".join(measured[fact] for fact in _FACTS[:-1] if measured.get(fact))
@@ -30,11 +29,7 @@ def render(name: str) -> str:
         f"Median of all rounds, with the quartiles. Measured on {measured['date']} with"
         f" `{measured['command']}` on {facts}. Load before: {measured[_FACTS[-1]]}."
     )
-    # Without blank lines, which would end the HTML block.
-    lines = [line for line in draw(result).splitlines() if line.strip()]
-    # On a phone it scrolls, by keyboard as well.
-    chart = "\n".join(['<figure class="diagram" tabindex="0">', *lines, "</figure>"])
-    return "\n\n".join([result.method, chart, measured_on])
+    return "\n\n".join([result.method, table(result), measured_on])
 
 
 def render_aims() -> str:

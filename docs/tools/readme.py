@@ -52,7 +52,7 @@ def figures() -> str:
     return (
         "\n".join(lines)
         + f"\n\nMeasured on {measured['date']} with `make bench`, each pair in one interleaved run; *least work* reads the"
-        " header and checks\none HMAC or signature. The rest, with charts, is in"
+        " header and checks\none HMAC or signature. The rest is in"
         " [What it costs](docs/explanation/performance.md)."
     )
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as command
-from benchmarks.chart import draw
 from benchmarks.result import Result, table
 from benchmarks.timing import Scale
 
@@ -38,14 +37,12 @@ def test_a_measurement_gives_rows_with_figures(name: str) -> None:
         )
     assert result.measured["command"] == f"python -m benchmarks {name} --quick"
     # It comes back from its file as it was written.
-    again = Result.from_json(result.to_json())
-    assert table(again) == table(Result.from_json(result.to_json()))
-    assert f'id="{name}-title"' in draw(again)
+    assert Result.from_json(result.to_json()) == result
 
 
 def test_the_command_prints_a_table_and_writes_the_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(["memory", "--quick", "--write", "--to", str(tmp_path)]) == 0
-    result = Result.from_json((tmp_path / "memory.json").read_text("utf-8"))
+    assert command.main(["verification", "--quick", "--write", "--to", str(tmp_path)]) == 0
+    result = Result.from_json((tmp_path / "verification.json").read_text("utf-8"))
     assert table(result) in capsys.readouterr().out

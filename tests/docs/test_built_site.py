@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
 ROOT = Path(__file__).parents[2]
 
-# Each kind of page: tabs and a screenshot, diagrams, generated tables, signatures, charts, diffs, wide tables. Of several
+# Each kind of page: tabs and a screenshot, diagrams, generated tables, signatures, diffs, wide tables. Of several
 # alike a short one: axe takes seconds for a long page.
 PAGES = [
     "",
