@@ -47,7 +47,6 @@ from task_service.handlers import registry as registry_module
 from task_service.server import Server, bind
 from task_service.services import Services
 from task_service.settings import Settings
-from task_service.web import assets
 
 ADMIN_PASSWORD = "a quiet river bends"
 USER_PASSWORD = "seven copper lanterns"
@@ -320,7 +319,7 @@ async def running_service(
     kept = mock.patch.multiple(engine_module, _sqlite_engine=engine_of)
     known = mock.patch.object(registry_module, "entry_points", _entry_points)
     trusted = mock.patch.object(oidc, "create_ssl_context", _create_ssl_context)
-    with kept, known, trusted, mock.patch.object(assets, "lean", lean_once):
+    with kept, known, trusted:
         create = _SHARED_ROUTES.create_app if shared_routes else create_app
         chosen = Settings(data_dir=folder, **{"commands": "listed", **settings})
         app = create(chosen, clock=clock, password_hashing=CHEAPEST)
@@ -336,10 +335,6 @@ async def running_service(
     # What was opened after the service had closed its engine is stopped now. The next service in this place has the same
     # engine, and must not find it in the pool.
     await service.services.db.engine.dispose()
-
-
-lean_once = functools.cache(assets.lean)
-"""In place of :func:`assets.lean`, for who makes the pages again and again from the same files."""
 
 
 class SharedRoutes:

@@ -67,8 +67,6 @@ async def test_an_administrator_creates_describes_disables_and_deletes_one(
     listed = expect(await admin.get(f"{PATH}?count=true&search=BOT&disabled=false"), 200)
     assert listed == {"items": [bot], "next_cursor": None, "total": 1}
     assert expect(await admin.get(PATH), 200)["total"] is None
-    tag = (await admin.get(PATH)).headers["etag"]
-    assert (await admin.get(PATH, headers={"If-None-Match": tag})).status_code == 304
 
     changed = expect(await admin.patch(one, {"description": None, "disabled": True}), 200)
     assert changed == {**bot, "description": None, "disabled": True}

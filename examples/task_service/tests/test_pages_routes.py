@@ -12,7 +12,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from examples.task_service.tests.accounts_support import START
-from examples.task_service.tests.service_support import lean_once
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -27,7 +26,7 @@ from task_service.accounts.roles import ADMIN, KEY_PERMISSIONS, ROLE_PERMISSIONS
 from task_service.accounts.sessions import LoggedIn, Sessions
 from task_service.accounts.users import User
 from task_service.errors import LoginFailed
-from task_service.web import CONTENT_SECURITY_POLICY, REFERENCE_POLICY, assets
+from task_service.web import CONTENT_SECURITY_POLICY, REFERENCE_POLICY
 from task_service.web.pages import Pages, initials, local_path
 
 USER_PERMISSIONS = frozenset({"keys:manage", "tasks:read", "tasks:run", "tasks:write"})
@@ -100,8 +99,7 @@ class World:
     def __init__(self) -> None:
         self.limits = KeyLimits()
         app = FastAPI(docs_url=None)
-        with mock.patch.object(assets, "lean", lean_once):
-            self.pages = FakePages(self._key_limits)
+        self.pages = FakePages(self._key_limits)
         app.include_router(self.pages.router())
         self.app = app
         self.client = TestClient(app, base_url="https://tasks.example", follow_redirects=False)

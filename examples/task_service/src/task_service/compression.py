@@ -7,8 +7,6 @@ for a password are answers of other methods. These answers of GET are left out a
 - Tasks: their parameters may hold credentials, and an administrator's list has tasks that other users named.
 - A run, its parameters and its log: a program prints what it likes. The live log would also be held back by compression.
 - The audit log: anyone chooses the name of a login that fails, and it stands beside the addresses of others.
-
-Scripts and styles are compressed by :mod:`task_service.web.assets`, once.
 """
 
 from __future__ import annotations
@@ -20,10 +18,11 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 COMPRESSED: Final = re.compile(
-    r"/openapi\.json|/docs|/login|/set-password|/tasks|/tasks/[^/]+|/keys|/keys/[^/]+|/account|/admin/[^/]+"
+    r"/static/.+|/vendor/.+|/openapi\.json|/docs|/login|/set-password|/tasks|/tasks/[^/]+|/keys|/keys/[^/]+|/account"
+    r"|/admin/[^/]+"
     r"|/api/keys|/api/handlers|/api/tasks/[^/]+/runs|/api/admin/users|/api/admin/keys"
 )
-"""The pages, which hold no data; the OpenAPI document; and listings of what is no secret."""
+"""Scripts and styles; the pages, which hold no data; the OpenAPI document; and listings of what is no secret."""
 
 MINIMUM_BYTES: Final = 1024
 """Smaller answers fit into one packet anyway."""

@@ -30,7 +30,7 @@ from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
 from .json_route import JsonBody, JsonRoute, WantedPage
-from .openapi import UNCHANGED, path_id, problems
+from .openapi import path_id, problems
 
 CONFIG: Final = "admin:config"
 USERS: Final = MANAGE_USERS
@@ -130,7 +130,7 @@ def admin_router(
         """Change settings; what is left out stays. They take effect at once."""
         return await config.update(changes, by=principal)
 
-    @router.get("/users", response_model=UserList, dependencies=[user_admin], responses=UNCHANGED)
+    @router.get("/users", response_model=UserList, dependencies=[user_admin])
     async def list_users(
         page: WantedPage,
         search: str | None = None,

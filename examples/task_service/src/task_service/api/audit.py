@@ -20,7 +20,7 @@ from task_service.accounts.users import User, normalised_username
 from task_service.db.paging import Page
 
 from .json_route import Moment, Time, WantedPage, rfc3339
-from .openapi import UNCHANGED, Responses
+from .openapi import Responses
 
 AUDIT: Final = "admin:audit"
 
@@ -89,7 +89,7 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
     """Add the routes under `/audit` to the router of administration."""
     auditor = auth.require_interactive(AUDIT)
 
-    @router.get("/audit", dependencies=[auditor], responses=UNCHANGED)
+    @router.get("/audit", dependencies=[auditor])
     async def list_audit(
         query: Annotated[AuditQuery, Depends(_query)], page: WantedPage
     ) -> AuditList:

@@ -1,13 +1,10 @@
-"""What the routes have in common: strict JSON in, conditional answers out, and the types of their parameters."""
+"""What the routes have in common: strict JSON in, and the types of their parameters."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Annotated, Any, Final, NoReturn
 
 from fastapi import Depends, Query
@@ -30,7 +27,6 @@ MAX_SEARCH: Final = 100
 # The response repeats refused names, so their size is bounded.
 _MAX_NAME: Final = 200
 _MAX_MEMBERS: Final = 200
-_TAGS: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 
 class JsonBody(BaseModel):
@@ -93,20 +89,14 @@ WantedPage = Annotated[PageRequest, Depends(_page_request)]
 
 
 class JsonRoute(APIRoute):
-    """A route that reads strict JSON: see :class:`JsonRequest`.
-
-    If its `responses` have :data:`~task_service.api.openapi.UNCHANGED`, it answers 304 to a client that has the present answer
-    already (RFC 9110, section 13.1.2).
-    """
+    """A route that reads strict JSON: see :class:`JsonRequest`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that parses strictly."""
         handle = super().get_route_handler()
-        is_conditional = HTTPStatus.NOT_MODIFIED in self.responses
 
         async def handle_strictly(request: Request) -> Response:
-            response = await handle(JsonRequest(request.scope, request.receive))
-            return _if_changed(request, response) if is_conditional else response
+            return await handle(JsonRequest(request.scope, request.receive))
 
         return handle_strictly
 
@@ -136,21 +126,3 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError  # NaN and Infinity are not JSON
-
-
-def _if_changed(request: Request, response: Response) -> Response:
-    """The response with its `ETag`; without its content if the client has that.
-
-    The tag is weak: a compressed response has the same one.
-    """
-    tag = f'"{hashlib.blake2b(response.body, digest_size=12).hexdigest()}"'
-    response.headers["etag"] = f"W/{tag}"
-    known = request.headers.get("if-none-match", "")
-    if known.strip() != "*" and tag not in _TAGS.findall(known):
-        return response
-    headers = {
-        name: value
-        for name, value in response.headers.items()
-        if name not in {"content-length", "content-type"}
-    }
-    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)

@@ -21,7 +21,7 @@ from task_service.tasks.runs import Runs
 
 from .audit import AuditList, audit_list
 from .json_route import Days, JsonRoute, Moment, Search, WantedPage
-from .openapi import UNCHANGED, problems
+from .openapi import problems
 
 PREFIX: Final = "/api/keys"
 
@@ -117,7 +117,7 @@ def keys_routers(
     )
     router = APIRouter(prefix=PREFIX, tags=["API keys"], route_class=JsonRoute)
 
-    @router.get("", response_model_exclude_unset=True, responses=UNCHANGED)
+    @router.get("", response_model_exclude_unset=True)
     async def list_keys(
         response: Response,
         principal: Annotated[Principal[User], auth.any_credential],
@@ -175,7 +175,7 @@ def keys_routers(
             last_request=None if last is None else LastRequestSchema(**asdict(last)),
         )
 
-    @router.get("/{key_id}/audit", responses=UNCHANGED | problems(KeyNotFound))
+    @router.get("/{key_id}/audit", responses=problems(KeyNotFound))
     async def list_key_audit(
         principal: Annotated[Principal[User], auth.require_interactive()],
         key_id: str,

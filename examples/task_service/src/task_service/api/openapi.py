@@ -42,18 +42,6 @@ _PROBLEM: Final[Json] = {
 _RETRY_AFTER: Final[Json] = {
     "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}
 }
-_ETAG: Final[Json] = {
-    "ETag": {
-        "description": "Send it as `If-None-Match`, and the answer is 304 as long as the list is the same.",
-        "schema": {"type": "string"},
-    }
-}
-
-UNCHANGED: Final[Responses] = {
-    200: {"description": "The list.", "headers": _ETAG},
-    304: {"description": "The list is the same as the one you have.", "headers": _ETAG},
-}
-"""For the `responses` of a listing that has an `ETag`."""
 
 
 def path_id(name: str, prefix: str, noun: str) -> Any:

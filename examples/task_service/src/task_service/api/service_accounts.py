@@ -21,7 +21,7 @@ from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
 
 from .json_route import JsonBody, JsonRoute, WantedPage
-from .openapi import UNCHANGED, path_id, problems
+from .openapi import path_id, problems
 
 PREFIX: Final = "/api/admin/service-accounts"
 
@@ -89,7 +89,6 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
         "",
         response_model=ServiceAccountList,
         dependencies=[administrator],
-        responses=UNCHANGED,
     )
     async def list_service_accounts(
         page: WantedPage, search: str | None = None, disabled: bool | None = None

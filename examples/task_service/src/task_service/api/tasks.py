@@ -28,7 +28,7 @@ from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
 from .json_route import JsonRoute, Search, WantedPage
-from .openapi import UNCHANGED, path_id, problems
+from .openapi import path_id, problems
 
 TaskId = Annotated[str, path_id("taskId", "tsk", "task")]
 
@@ -48,12 +48,12 @@ def tasks_router(
     writer = auth.require("tasks:write")
     starter = auth.require("tasks:run")
 
-    @router.get("/handlers", dependencies=[auth.any_credential], responses=UNCHANGED)
+    @router.get("/handlers", dependencies=[auth.any_credential])
     async def list_handlers() -> HandlerList:
         """List the handlers that a task can name, with the parameters of each."""
         return HandlerList(items=registry.describe())
 
-    @router.get("/tasks", response_model_exclude_unset=True, responses=UNCHANGED)
+    @router.get("/tasks", response_model_exclude_unset=True)
     async def list_tasks(
         principal: Annotated[Principal[User], reader],
         page: WantedPage,
@@ -132,7 +132,7 @@ def tasks_router(
     @router.get(
         "/tasks/{taskId}/runs",
         response_model_exclude_unset=True,
-        responses=UNCHANGED | problems(TaskNotFound),
+        responses=problems(TaskNotFound),
     )
     async def list_runs(
         principal: Annotated[Principal[User], reader],

@@ -162,8 +162,8 @@ class Pages:
         self._sessions = sessions
         self._oidc = oidc
         self._key_limits = key_limits
-        self._assets = Assets(_HERE / "static")
-        self._vendor = Assets(_HERE / "vendor", "/vendor", ours=False)
+        self._assets = Assets(_HERE / "static", "/static")
+        self._vendor = Assets(_HERE / "vendor", "/vendor")
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,

@@ -29,17 +29,12 @@ const reached = (yes) => document.dispatchEvent(new CustomEvent("reach", { detai
 // What a proxy answers for a service that is away.
 const AWAY = new Set([502, 504]);
 
-// The lists as they were read last: the service does not send one again that is the same.
-const lists = new Map();
-const MOST_LISTS = 20;
-
 export async function api(path, { method = "GET", body, headers, raw = false, loggedIn = true, again = loggedIn } = {}) {
   let answer, text;
-  const list = method === "GET" && lists.get(path);
   try {
     answer = await fetch(`/api${path}`, {
       method,
-      headers: { Accept: "application/json", ...(body && { "Content-Type": "application/json" }), ...(list && { "If-None-Match": list.tag }), ...headers },
+      headers: { Accept: "application/json", ...(body && { "Content-Type": "application/json" }), ...headers },
       body: body && JSON.stringify(body),
       cache: "no-store",
     });
@@ -50,13 +45,7 @@ export async function api(path, { method = "GET", body, headers, raw = false, lo
   }
   reached(!AWAY.has(answer.status));
   if (answer.ok && raw) return text;
-  if (answer.status === 304) return parsed(list.text);
   const said = parsed(text);
-  const tag = answer.ok && answer.headers.get("ETag");
-  if (tag) {
-    if (lists.size >= MOST_LISTS) lists.clear();
-    lists.set(path, { tag, text });
-  }
   if (answer.ok) return said;
   const problem = new Problem(answer.status, said);
   const tooOld = problem.code === "login_too_old";
