@@ -30,7 +30,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey, KeySet
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from task_service.accounts import oidc
+from task_service import provider_login
 
 CLIENT_ID, CLIENT_SECRET = "tasks", "a secret of the service"
 _COOKIE = "provider_session"
@@ -135,7 +135,10 @@ class TestProvider:
     logouts: list[dict[str, str]] = field(default_factory=list)
     client_method: str = "client_secret_basic"
     client_secret: str = CLIENT_SECRET
+    algorithm: str = "ES256"
     key: ECKey = field(default_factory=lambda: ECKey.generate_key("P-256", {"kid": "1"}))
+    signs_with: Any = None
+    more_keys: list[Any] = field(default_factory=list)
     codes: dict[str, _Code] = field(default_factory=dict)
 
     def visit(self, url: str) -> str:
@@ -203,7 +206,7 @@ class TestProvider:
                 return False
 
             def get_client_algorithm(self, client: Any) -> str:
-                return "ES256"
+                return provider.algorithm
 
             def get_client_claims(self, client: Any) -> dict[str, Any]:
                 now = int(time.time())
@@ -216,10 +219,10 @@ class TestProvider:
                 return claims
 
             def get_encode_header(self, client: Any) -> dict[str, str]:
-                return {"alg": "ES256", "kid": "1"}
+                return {"alg": provider.algorithm, "kid": "1"}
 
-            def resolve_client_private_key(self, client: Any) -> ECKey:
-                return provider.key
+            def resolve_client_private_key(self, client: Any) -> Any:
+                return provider.signs_with or provider.key
 
             def generate_user_info(self, user: dict[str, Any], scope: str) -> dict[str, Any]:
                 return user
@@ -242,12 +245,14 @@ class TestProvider:
                 "jwks_uri": f"{self.issuer}/jwks",
                 "end_session_endpoint": f"{self.issuer}/logout",
                 "token_endpoint_auth_methods_supported": [self.client_method],
+                "id_token_signing_alg_values_supported": ["ES256"],
                 **self.metadata,
             }
 
         @app.get("/jwks")
         def jwks() -> Any:
-            return KeySet([self.key]).as_dict(private=False)
+            own = KeySet([self.key]).as_dict(private=False)
+            return {"keys": [*own["keys"], *self.more_keys]}
 
         @app.get("/authorize")
         def authorize() -> Any:
@@ -291,7 +296,7 @@ class _Quiet(WSGIRequestHandler):
 
 def wait_for_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the service wait as long for the provider as a machine with more to do may take."""
-    monkeypatch.setattr(oidc, "_TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(provider_login, "_TIMEOUT_SECONDS", 60.0)
     monkeypatch.setattr("msk_auth.tokens.keysets._FETCH_SECONDS", 60.0)
     monkeypatch.setattr("msk_auth.core.tokens.PENDING_SECONDS", 60.0)
 

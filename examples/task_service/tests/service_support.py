@@ -37,9 +37,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from msk_auth import SystemClock
 from msk_auth.errors import Problem
 from task_service import app as app_module
+from task_service import provider_login
 from task_service import server as server_module
 from task_service import worker as worker_module
-from task_service.accounts import oidc
 from task_service.app import create_app
 from task_service.db import engine as engine_module
 from task_service.db.migrate import migrate
@@ -318,7 +318,7 @@ async def running_service(
     engine_of = _kept_sqlite_engine if shared_routes else _sqlite_engine
     kept = mock.patch.multiple(engine_module, _sqlite_engine=engine_of)
     known = mock.patch.object(registry_module, "entry_points", _entry_points)
-    trusted = mock.patch.object(oidc, "create_ssl_context", _create_ssl_context)
+    trusted = mock.patch.object(provider_login, "create_ssl_context", _create_ssl_context)
     with kept, known, trusted:
         create = _SHARED_ROUTES.create_app if shared_routes else create_app
         chosen = Settings(data_dir=folder, **{"commands": "listed", **settings})
@@ -391,7 +391,7 @@ class _StandIn:
 _SHARED_ROUTES = SharedRoutes()
 # Which handlers are installed does not change.
 _entry_points = functools.cache(registry_module.entry_points)
-_new_ssl_context = oidc.create_ssl_context
+_new_ssl_context = provider_login.create_ssl_context
 _new_sqlite_engine = engine_module._sqlite_engine
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import re
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -36,16 +32,16 @@ from examples.task_service.tests.service_support import (
     running_service,
 )
 from examples.task_service.tests.test_handlers_http_request import certificate
+from joserfc.jwk import OctKey
 from sqlalchemy import select
 
 from msk_auth import AsyncAuthenticator
 from msk_auth.errors import ConfigurationError
 from task_service import login_cookie
-from task_service.accounts import oidc
 from task_service.accounts.audit import AuditQuery
-from task_service.accounts.oidc import CALLBACK
 from task_service.claim_rule import ClaimRule
 from task_service.db import schema
+from task_service.provider_login import CALLBACK
 from task_service.settings import Settings, load_settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -84,37 +80,29 @@ async def service(
 
 
 def _cookie(answer: httpx2.Response, name: str) -> str | None:
-    """The value of a cookie that the answer sets; "" if it deletes it."""
+    """The value of a cookie that the answer sets; "" or "null" if it deletes it."""
     for line in answer.headers.get_list("set-cookie"):
         if line.startswith(f"{name}="):
             return line.partition("=")[2].partition(";")[0].strip('"')
     return None
 
 
-def _pending_name(url: str) -> str:
-    """The name of the cookie of a login, by an address with its state."""
-    return login_cookie._pending_name(httpx2.URL(url).params.get("state", ""))
-
-
 async def _begin(service: Service, query: str = "", cookie: str = "") -> tuple[str, str]:
-    """Where the browser is sent, and what it keeps."""
+    """Where the browser is sent, and the cookie that it keeps."""
     sent = {"cookie": cookie, **_PAGE} if cookie else {}
     answer = await service.caller().get(f"/login/oidc{query}", headers=sent)
-    assert answer.status_code == 303
+    assert answer.status_code == 302
     assert answer.headers["cache-control"] == "no-store"
     (line,) = answer.headers.get_list("set-cookie")
-    location = answer.headers["location"]
-    assert line.startswith(f"{_pending_name(location)}=")
-    assert {"HttpOnly", "Max-Age=600", "Path=/", "SameSite=lax", "Secure"} <= set(line.split("; "))
-    return location, _cookie(answer, _pending_name(location)) or ""
+    assert {"httponly", "Max-Age=600", "path=/", "samesite=lax", "secure"} <= set(line.split("; "))
+    return answer.headers["location"], _cookie(answer, login_cookie.PENDING) or ""
 
 
 async def _come_back(service: Service, location: str, pending: str) -> httpx2.Response:
-    path = location.removeprefix(BASE_URL)
     headers = {"sec-fetch-site": "cross-site"}
     if pending:
-        headers["cookie"] = f"{_pending_name(path)}={pending}"
-    return await service.caller().get(path, headers=headers)
+        headers["cookie"] = f"{login_cookie.PENDING}={pending}"
+    return await service.caller().get(location.removeprefix(BASE_URL), headers=headers)
 
 
 async def _log_in(
@@ -155,22 +143,18 @@ async def test_the_request_has_a_proof_key_a_state_and_a_nonce(
 ) -> None:
     url, pending = await _begin(service, "?next=/keys")
     asked = dict(parse_qsl(urlsplit(url).query))
-    kept = json.loads(urlsafe_b64decode(pending))
-    assert asked.pop("code_challenge") not in {kept["code_verifier"], ""}
+    assert len({asked.pop(name) for name in ("code_challenge", "state", "nonce")} - {""}) == 3
     assert asked == {
         "response_type": "code",
         "client_id": CLIENT_ID,
         "redirect_uri": BASE_URL + CALLBACK,
         "scope": "openid profile email",
-        "state": kept["state"],
-        "nonce": kept["nonce"],
         "code_challenge_method": "S256",
         "max_age": "86400",
     }
-    assert len({kept["state"], kept["nonce"], kept["code_verifier"]}) == 3
     answer = await _come_back(service, provider.visit(url), pending)
     assert 'content="0; url=/keys"' in answer.text
-    assert _cookie(answer, _pending_name(url)) == ""
+    assert _cookie(answer, login_cookie.PENDING) == "null"
 
 
 async def test_a_name_that_is_taken_opens_no_account_that_exists(
@@ -275,10 +259,13 @@ async def test_an_id_token_that_is_wrong_is_refused(
         {"exp": 1},
         {"iat": now + 3600, "exp": now + 7200},
         {"auth_time": now + 3600},
-        {"auth_time": None},
+        {"auth_time": -1},
+        {"auth_time": 1e300},
+        {"auth_time": "now"},
         {"sub": None},
         {"sub": ""},
-        {"scp": "tasks"},
+        {"sub": 7},
+        {"aud": "another-client", "azp": CLIENT_ID},
     ]
     for claims in wrong:
         provider.person = right | claims
@@ -287,29 +274,6 @@ async def test_an_id_token_that_is_wrong_is_refused(
         assert (claims, answer.status_code) == (claims, 403)
         assert _cookie(answer, login_cookie.NAME) is None
     assert await _sessions(service) == []
-
-
-async def test_a_claim_that_is_nested_deep_is_a_refused_login(
-    service: Service, provider: TestProvider, caplog: pytest.LogCaptureFixture
-) -> None:
-    nested: Any = 7
-    for _ in range(500):
-        nested = [nested]
-    provider.person["nested"] = nested
-    url, pending = await _begin(service)
-    answer = await _come_back(service, provider.visit(url), pending)
-    assert answer.status_code == 403
-    assert _logged(caplog) == []
-
-
-def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the service and the library have logged as a warning or worse."""
-    return [
-        record.getMessage()
-        for record in caplog.records
-        if record.levelno >= logging.WARNING
-        and record.name.startswith(("msk_auth", "task_service"))
-    ]
 
 
 async def test_a_token_signed_by_another_key_is_refused(
@@ -323,112 +287,67 @@ async def test_a_token_signed_by_another_key_is_refused(
     assert len(await _sessions(service)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:JWS algorithm .none.")
+@pytest.mark.parametrize("algorithm", ["none", "HS256"])
+async def test_a_token_without_a_key_of_the_provider_is_refused(
+    service: Service, provider: TestProvider, algorithm: str
+) -> None:
+    """Unsigned, or signed with the client's secret, by a provider that lists both."""
+    provider.metadata["id_token_signing_alg_values_supported"] = ["none", "HS256", "ES256"]
+    provider.algorithm, provider.signs_with = algorithm, OctKey.import_key(CLIENT_SECRET)
+    url, pending = await _begin(service)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert answer.status_code == 403
+    assert await _sessions(service) == []
+
+
+async def test_a_key_of_an_unknown_type_is_passed_over(
+    service: Service, provider: TestProvider
+) -> None:
+    provider.more_keys = [{"kty": "AKP", "kid": "2", "alg": "ML-DSA-44", "pub": "AA"}]
+    await _log_in(service, provider)
+
+
 async def test_an_answer_belongs_to_the_browser_that_asked(
     service: Service, provider: TestProvider
 ) -> None:
     url, pending = await _begin(service)
     _, another = await _begin(service)
     location = provider.visit(url)
-    for kept in ("", another, "nonsense", urlsafe_b64encode(b'{"state": ""}').decode(), "e30="):
+    for kept in ("", another, "nonsense", "e30=", f"e30={pending[3:]}", f"{pending}x"):
         answer = await _come_back(service, location, kept)
         assert answer.status_code == 403
         assert "begun in another window" in answer.text
         assert _cookie(answer, login_cookie.NAME) is None
-        assert _cookie(answer, _pending_name(location)) == ""
+    for state in ("", "é", "\x00", "x" * 64):
+        sent = str(httpx2.URL(location).copy_set_param("state", state))
+        assert "begun in another window" in (await _come_back(service, sent, pending)).text
     # None of them used the code up.
     assert (await _come_back(service, location, pending)).status_code == 200
 
 
-async def test_two_tabs_may_log_in(service: Service, provider: TestProvider) -> None:
-    begun = [await _begin(service, f"?next=/tab{number}") for number in range(2)]
-    cookie = "; ".join(f"{_pending_name(url)}={kept}" for url, kept in begun)
-    for number, (url, _) in enumerate(begun):
-        path = provider.visit(url).removeprefix(BASE_URL)
-        answer = await service.caller().get(path, headers={"cookie": cookie})
-        assert answer.status_code == 200
-        assert f'content="0; url=/tab{number}"' in answer.text
-        # That of the other tab stays.
-        deleted = [line.partition("=")[0] for line in answer.headers.get_list("set-cookie")]
-        assert deleted == [_pending_name(url), login_cookie.NAME]
+async def test_of_two_tabs_the_later_login_counts(service: Service, provider: TestProvider) -> None:
+    first, pending = await _begin(service)
+    later, both = await _begin(service, "?next=/later", f"{login_cookie.PENDING}={pending}")
+    assert (await _come_back(service, provider.visit(first), both)).status_code == 403
+    answer = await _come_back(service, provider.visit(later), both)
+    assert 'content="0; url=/later"' in answer.text
 
 
-async def test_a_browser_keeps_a_few_logins_at_a_time(
-    service: Service, provider: TestProvider
+async def test_a_login_is_forgotten_after_ten_minutes(
+    service: Service, provider: TestProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: dict[str, str] = {}
-    for _ in range(login_cookie.MAX_PENDING + 3):
-        sent = {"cookie": "; ".join(f"{name}={value}" for name, value in kept.items())}
-        answer = await service.caller().get("/login/oidc?next=/" + "x" * 500, headers=sent)
-        for line in answer.headers.get_list("set-cookie"):
-            name, _, value = line.partition(";")[0].partition("=")
-            kept.pop(name, None)
-            if "Max-Age=0" not in line:
-                kept[name] = value
-    assert len(kept) == login_cookie.MAX_PENDING
-    assert list(kept)[-1] == _pending_name(answer.headers["location"])
-    # Beside the login cookie in the eight KiB that proxies take.
-    assert sum(map(len, [*kept, *kept.values()])) < 6000
+    url, pending = await _begin(service)
+    now = time.time()
+    monkeypatch.setattr("itsdangerous.timed.time.time", lambda: now + 602)
+    answer = await _come_back(service, provider.visit(url), pending)
+    assert "begun in another window" in answer.text
 
 
 async def test_a_long_address_is_not_kept(service: Service, provider: TestProvider) -> None:
     url, pending = await _begin(service, "?next=/" + "x" * 512)
     answer = await _come_back(service, provider.visit(url), pending)
     assert 'content="0; url=/tasks"' in answer.text
-
-
-async def test_a_cookie_that_was_tampered_with_is_none(
-    service: Service, provider: TestProvider
-) -> None:
-    url, pending = await _begin(service)
-    location = provider.visit(url)
-    kept = json.loads(urlsafe_b64decode(pending))
-    changes: list[dict[str, Any]] = [
-        {"code_verifier": 7},
-        {"target": None},
-        {"replaces": []},
-        {"more": "members"},
-        {"state": None},
-        # Half a surrogate pair is no text.
-        *({name: "\ud800"} for name in sorted(kept)),
-    ]
-    whole = [json.dumps(kept | change) for change in changes]
-    nested = "[" * 40_000
-    for text in (*whole, '{"state": "\\ud800"}', nested, "[1]", "null", f'{{"state": {nested}'):
-        answer = await _come_back(service, location, urlsafe_b64encode(text.encode()).decode())
-        assert (text[:200], answer.status_code) == (text[:200], 403)
-        assert "begun in another window" in answer.text
-
-
-@pytest.mark.parametrize("sent", [None, 7, ["x"], "", "y", "xx", "\u00e9", "\ud800"])
-def test_what_comes_back_is_text_and_the_same(sent: object) -> None:
-    assert oidc._matches("x", "x")
-    assert not oidc._matches(sent, "x")
-    if isinstance(sent, str) and not sent.isascii():
-        assert not oidc._matches(sent, sent)
-
-
-async def test_a_state_that_is_not_ascii_belongs_to_no_login(
-    service: Service, provider: TestProvider
-) -> None:
-    url, pending = await _begin(service)
-    location = provider.visit(url)
-    kept = json.loads(urlsafe_b64decode(pending)) | {"state": "é"}
-    tampered = urlsafe_b64encode(json.dumps(kept).encode()).decode()
-    sent = str(httpx2.URL(location).copy_set_param("state", "é"))
-    for cookie in (pending, tampered):
-        answer = await _come_back(service, sent, cookie)
-        assert answer.status_code == 403
-        assert "begun in another window" in answer.text
-
-
-async def test_another_verifier_is_refused_by_the_provider(
-    service: Service, provider: TestProvider
-) -> None:
-    url, pending = await _begin(service)
-    kept = json.loads(urlsafe_b64decode(pending)) | {"code_verifier": "x" * 64}
-    tampered = urlsafe_b64encode(json.dumps(kept).encode()).decode()
-    answer = await _come_back(service, provider.visit(url), tampered)
-    assert answer.status_code == 403
 
 
 async def test_a_code_works_once(service: Service, provider: TestProvider) -> None:
@@ -500,17 +419,10 @@ async def test_a_provider_that_breaks_the_exchange_is_a_503(
     assert await _sessions(service) == []
 
 
-async def test_a_client_secret_in_the_body_where_the_provider_wants_that(
-    service: Service, provider: TestProvider
-) -> None:
-    provider.client_method = "client_secret_post"
-    await _log_in(service, provider)
-
-
-async def test_a_client_secret_in_the_header_is_encoded(
+async def test_a_client_secret_in_the_body_where_the_provider_takes_that(
     template: Path, tmp_path: Path, settings: dict[str, Any], provider: TestProvider
 ) -> None:
-    """RFC 6749, section 2.3.1."""
+    provider.client_method = "client_secret_post"
     provider.client_secret = settings["oidc_client_secret"] = "100%25 +ä:/€"
     async with running_service(template, tmp_path / "data", **settings) as service:
         await _log_in(service, provider)
@@ -529,10 +441,11 @@ async def test_both_halves_of_a_login_use_the_proxy(
         monkeypatch.setenv("http_proxy", proxy)
         async with running_service(template, tmp_path / "data", **settings) as service:
             await _log_in(service, provider)
-    # The document is read twice: by the service, and by the library for the keys.
+    # Document and keys are read twice: by authlib for logins, and by the library for logout tokens.
     assert sorted(passed) == [
         f"GET {provider.issuer}/.well-known/openid-configuration",
         f"GET {provider.issuer}/.well-known/openid-configuration",
+        f"GET {provider.issuer}/jwks",
         f"GET {provider.issuer}/jwks",
         f"POST {provider.issuer}/token",
     ]
@@ -714,17 +627,6 @@ async def test_a_person_in_two_hundred_groups_logs_in_and_out(
         "post_logout_redirect_uri",
         "state",
     }
-
-
-async def test_an_id_token_that_is_too_long_is_named_so(
-    service: Service, provider: TestProvider
-) -> None:
-    provider.person |= {"groups": ["tasks", *(str(uuid4()) for _ in range(400))]}
-    url, pending = await _begin(service)
-    answer = await _come_back(service, provider.visit(url), pending)
-    assert answer.status_code == 403
-    assert re.search(r"Your ID token is too long: it has 2\d,\d{3} characters", answer.text)
-    assert await _sessions(service) == []
 
 
 async def test_without_an_address_to_log_out_the_session_here_ends(

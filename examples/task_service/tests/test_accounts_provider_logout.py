@@ -40,11 +40,11 @@ from task_service import login_cookie
 from task_service.accounts.audit import AuditQuery
 from task_service.accounts.changes import Change
 from task_service.accounts.login_methods import LoginMethods
-from task_service.accounts.oidc import CALLBACK, LOGOUT, OidcLogin
 from task_service.accounts.sessions import ProviderLogout
 from task_service.accounts.users import User
 from task_service.db import schema
 from task_service.errors import ProviderLoginRefused
+from task_service.provider_login import CALLBACK, LOGOUT, OidcLogin
 
 pytestmark = pytest.mark.anyio
 
@@ -357,9 +357,9 @@ async def test_a_logout_while_the_person_logs_in_ends_the_login(
     """Between the exchange of the code and the beginning of the session, also at the person's first login."""
     find_or_add = OidcLogin._find_or_add
 
-    async def find_or_add_after_logout(self: OidcLogin, identity: Any) -> User:
+    async def find_or_add_after_logout(self: OidcLogin, claims: Any) -> User:
         assert not _is_refused(await _send(service, provider.logout_token(**named)))
-        return await find_or_add(self, identity)
+        return await find_or_add(self, claims)
 
     monkeypatch.setattr(OidcLogin, "_find_or_add", find_or_add_after_logout)
     provider.person = {"sub": "1001", "sid": "a"}

@@ -12,6 +12,7 @@ from argon2 import Parameters
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -41,8 +42,9 @@ from .compression import Compression
 from .db.migrate import migrate
 from .errors import MethodNotAllowed, PageNotFound
 from .housekeeping import announce_periodically, purge_periodically
-from .login_cookie import LoginCookie
+from .login_cookie import PENDING, LoginCookie
 from .middleware import BodyLimit, HeadAsGet, RequestLog, SecurityHeaders
+from .provider_login import PENDING_SECONDS
 from .server import is_loopback
 from .services import Services
 from .settings import Settings, load_settings
@@ -205,6 +207,14 @@ def _add_middleware(app: FastAPI, it: Services, routers: Sequence[APIRouter]) ->
     base_url = it.settings.base_url
     # The last one is the outermost.
     app.add_middleware(Compression)
+    if it.oidc is not None:
+        app.add_middleware(
+            SessionMiddleware,
+            secret_key=it.pending_login_key,
+            session_cookie=PENDING,
+            max_age=PENDING_SECONDS,
+            https_only=True,
+        )
     app.add_middleware(LoginCookie, base_url=base_url, loopback=is_loopback(it.settings.host))
     app.add_middleware(BodyLimit)
     app.add_middleware(HeadAsGet)
@@ -234,7 +244,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
         await open_while_serving.enter_async_context(services.sessions)
         await open_while_serving.enter_async_context(services.key_activity)
         if services.oidc is not None:
-            await open_while_serving.enter_async_context(services.oidc)
+            await open_while_serving.enter_async_context(services.oidc.logout_tokens)
         tasks = [
             background.begin(purge_periodically(services), name="purge"),
             background.begin(announce_periodically(services), name="ends of keys"),

@@ -39,4 +39,4 @@ class ClaimRule:
         found = claims.get(self.claim)
         if isinstance(found, bool):
             return found and self.value == "true"
-        return self.value in found if isinstance(found, tuple) else found == self.value
+        return self.value in found if isinstance(found, list) else found == self.value

@@ -6,12 +6,8 @@ plant one (RFC 6265bis, section 4.1.3.2). Scripts cannot read it, and browsers d
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
-from dataclasses import asdict, astuple
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -22,17 +18,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from msk_auth.errors import Forbidden, RequestMalformed
 from msk_auth.integrations import is_same_origin
 
-from .accounts.oidc import PENDING_FOR, PendingLogin
 from .errors import MisdirectedRequest
 
 NAME: Final = "__Host-task_session"
-PENDING: Final = "__Host-task_login_"
-"""What the names of the cookies of logins at the identity provider begin with, one for each login: a person may begin several
-in several tabs. They come back from another site, so these are `SameSite=Lax`."""
-
-MAX_PENDING: Final = 5
-"""How many logins at the identity provider a browser may have begun; the oldest is forgotten for another one."""
-
+PENDING: Final = "__Host-task_login"
+"""The session in which authlib keeps a login at the identity provider. The browser comes back from another site, so it is
+`SameSite=Lax`."""
 _NAME: Final = NAME.encode()
 _JWT_SHAPED: Final = re.compile(r"eyJ[0-9A-Za-z_-]*\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+")
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -75,51 +66,6 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         if separator and key.strip() == _NAME
     ]
     return found[0].decode("latin-1") if len(found) == 1 and found[0] else None
-
-
-def write_pending(request: Request, response: Response, pending: PendingLogin) -> None:
-    """Let the browser keep a pending login, and forget the oldest if it keeps too many."""
-    # Browsers send the oldest first (RFC 6265, section 5.4).
-    kept = [name for name in request.cookies if name.startswith(PENDING)]
-    for name in kept[: 1 - MAX_PENDING]:
-        _delete_pending(response, name)
-    response.set_cookie(
-        _pending_name(pending.state),
-        urlsafe_b64encode(json.dumps(asdict(pending)).encode()).decode(),
-        max_age=int(PENDING_FOR.total_seconds()),
-        path="/",
-        secure=True,
-        httponly=True,
-        samesite="lax",
-    )
-
-
-def read_pending(request: Request) -> PendingLogin | None:
-    """The pending login to which an answer of the provider belongs; None if the browser keeps no such login."""
-    try:
-        cookie = request.cookies.get(_pending_name(request.query_params.get("state", "")), "")
-        kept = json.loads(urlsafe_b64decode(cookie))
-        pending = PendingLogin(**kept)
-        *texts, replaces = astuple(pending)
-        # JSON can spell half a surrogate pair, which is no text.
-        "".join(texts if replaces is None else [*texts, replaces]).encode()
-    except (RecursionError, TypeError, ValueError):
-        return None
-    return pending
-
-
-def clear_pending(request: Request, response: Response) -> None:
-    """Delete the pending login to which an answer of the provider belongs; the others stay."""
-    _delete_pending(response, _pending_name(request.query_params.get("state", "")))
-
-
-def _pending_name(state: str) -> str:
-    # What comes back as the state may be no name of a cookie.
-    return PENDING + hashlib.sha256(state.encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _delete_pending(response: Response, name: str) -> None:
-    response.delete_cookie(name, path="/", secure=True, httponly=True, samesite="lax")
 
 
 def is_credential(request: Request) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -19,7 +20,6 @@ from .accounts.key_audit import KeyAudit
 from .accounts.key_list import KeyList
 from .accounts.login import Login
 from .accounts.login_methods import LoginMethods
-from .accounts.oidc import OidcLogin, Provider
 from .accounts.passwords import OWASP, Passwords
 from .accounts.service_accounts import ServiceAccounts
 from .accounts.sessions import Sessions
@@ -36,6 +36,7 @@ from .claim_rule import ClaimRule
 from .db.engine import Database
 from .deployment import agree_on_secrets, deployment_id
 from .observability import Metrics
+from .provider_login import OidcLogin, Provider
 from .secrets_file import load_or_create_secrets
 from .settings import Settings
 from .tasks.run_log import LogReader
@@ -127,6 +128,7 @@ class Services:
             throttle=LoginThrottle(self.attempts, key=secrets.throttle_key),
             passwords_on=methods.passwords,
         )
+        self.pending_login_key = hmac.digest(secrets.throttle_key, b"pending", "sha256").hex()
         provider = _provider_of(settings)
         self.oidc = None
         if provider is not None:

@@ -26,7 +26,7 @@ from examples.task_service.tests.oidc_provider import (
 from examples.task_service.tests.service_support import Service, on_a_port, running_service
 from playwright.async_api import Browser, Page, expect
 
-from task_service.accounts.oidc import CALLBACK, LOGOUT
+from task_service.provider_login import CALLBACK, LOGOUT
 from task_service.server import bind
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]

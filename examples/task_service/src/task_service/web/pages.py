@@ -31,7 +31,6 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service import login_cookie
 from task_service.accounts.config import ServiceConfig
 from task_service.accounts.login import Login
-from task_service.accounts.oidc import CALLBACK, LOGOUT, OidcLogin
 from task_service.accounts.roles import KEY_PERMISSIONS
 from task_service.accounts.service_accounts import PERMISSIONS
 from task_service.accounts.sessions import Sessions
@@ -42,6 +41,7 @@ from task_service.errors import (
     ProviderUnavailable,
     SessionNotFound,
 )
+from task_service.provider_login import CALLBACK, LOGOUT, OidcLogin
 
 from . import CONTENT_SECURITY_POLICY, PAGE_HEADERS, REFERENCE_POLICY
 from .assets import Assets
@@ -276,32 +276,27 @@ class Pages:
     def _go_to_provider(self, oidc: OidcLogin) -> _Endpoint:
         async def go(request: Request) -> Response:
             principal = await self.principal(request)
-            url, pending = await oidc.begin(
+            answer = await oidc.begin(
+                request,
                 local_path(request.query_params.get("next")),
                 replaces=None if principal is None else principal.session_id,
                 fresh="fresh" in request.query_params,
             )
-            answer = RedirectResponse(
-                url, HTTPStatus.SEE_OTHER, headers={"Cache-Control": "no-store"}
-            )
-            login_cookie.write_pending(request, answer, pending)
+            answer.headers["cache-control"] = "no-store"
             return answer
 
         return go
 
     def _come_from_provider(self, oidc: OidcLogin) -> _Endpoint:
         async def come(request: Request) -> Response:
-            pending = login_cookie.read_pending(request)
-            target = local_path(None if pending is None else pending.target)
+            target = local_path(request.session.get("target"))
             try:
-                login = await oidc.finish(pending, request.query_params)
+                login = await oidc.finish(request)
             except (ProviderLoginRefused, ProviderUnavailable, TooManyAttempts) as problem:
                 answer = self._login_page(target, problem=problem, status=problem.status)
-                login_cookie.clear_pending(request, answer)
                 return _with_retry_after(answer, problem)
             # A page of our own: after a redirect from another site browsers send no SameSite=Strict cookie.
             answer = self._render("continue.html", {"target": target})
-            login_cookie.clear_pending(request, answer)
             login_cookie.write(answer, login.token, max_age=login.expires_in)
             return answer
 

@@ -1,53 +1,43 @@
 """Logging in at an identity provider: OpenID Connect Core 1.0, by authorization code with PKCE (RFC 6749, RFC 7636).
 
-    GET /login/oidc                       the browser is sent to the provider, and keeps a `PendingLogin` in a cookie
+    GET /login/oidc                       the browser is sent to the provider
     GET /login/oidc/callback              it comes back with a code, which is exchanged for an ID token
     POST /login/oidc/backchannel-logout   the provider itself ends sessions (OpenID Connect Back-Channel Logout 1.0)
 
-authlib's client speaks with the provider. The library verifies the ID token, as it would verify one that a client sends. Who it
-stands for is looked up by issuer and subject, and by nothing else: a name or an e-mail address that the provider lets people
-choose must not open an account that exists here.
+authlib's client speaks with the provider: it keeps `state`, `nonce` and the code verifier of the login that a browser began last
+in the session of Starlette's middleware, and verifies the ID token. Who it stands for is looked up by issuer and subject, and by
+nothing else: a name or an e-mail address that the provider lets people choose must not open an account that exists here.
 """
 
 from __future__ import annotations
 
-import hmac
 import logging
 import secrets
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Final, Self, cast
-from urllib.parse import quote, urlsplit
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from authlib.integrations.starlette_client import OAuth, OAuthError
-from authlib.oauth2 import auth as client_auth
 from httpx2 import AsyncClient, HTTPError, InvalidURL, create_ssl_context
+from joserfc.errors import JoseError
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.requests import Request
+from starlette.responses import Response
 
-from msk_auth import ExternalIdentity, Principal
+from msk_auth import ExternalIdentity
 from msk_auth.errors import ConfigurationError, CredentialRefused, Problem, StoreUnavailable
 from msk_auth.tokens.issuers import RemoteKeySet
-from task_service.claim_rule import ClaimRule
-from task_service.db import schema
-from task_service.errors import (
-    LastAdministrator,
-    LogoutRefused,
-    ProviderLoginRefused,
-    ProviderUnavailable,
-    UsernameTaken,
-)
 
-from .changes import Accounts
-from .config import ConfigStore
-from .provider_tokens import LOGOUT_LEEWAY, id_tokens, logout_tokens, readable, verifier_of
-from .roles import ADMIN
-from .sessions import LoggedIn, ProviderLogout, Sessions, end_session_of
-from .throttle import PublicThrottle
-from .users import (
+from .accounts.changes import Accounts
+from .accounts.config import ConfigStore
+from .accounts.provider_logout import LOGOUT_LEEWAY, logout_verifier, readable
+from .accounts.roles import ADMIN
+from .accounts.sessions import LoggedIn, ProviderLogout, Sessions, end_session_of
+from .accounts.throttle import PublicThrottle
+from .accounts.users import (
     MAX_USERNAME,
     User,
     Users,
@@ -56,12 +46,21 @@ from .users import (
     normalised_username,
     read_user,
 )
+from .claim_rule import ClaimRule
+from .db import schema
+from .errors import (
+    LastAdministrator,
+    LogoutRefused,
+    ProviderLoginRefused,
+    ProviderUnavailable,
+    UsernameTaken,
+)
 
 _log = logging.getLogger(__name__)
 
 CALLBACK: Final = "/login/oidc/callback"
 LOGOUT: Final = "/login/oidc/backchannel-logout"
-PENDING_FOR: Final = timedelta(minutes=10)
+PENDING_SECONDS: Final = 600
 """How long a person may take at the provider."""
 
 UNKNOWN_AGE: Final = timedelta(days=1)
@@ -69,10 +68,17 @@ UNKNOWN_AGE: Final = timedelta(days=1)
 
 _SCOPE: Final = "openid profile email"
 _TIMEOUT_SECONDS: Final = 10.0
-# What the library reads. Entra puts 200 groups at most into a token, which then has 12,000 characters.
-_MAX_ID_TOKEN: Final = 16_000
+_CLOCK_LEEWAY_SECONDS: Final = 120
 # An address that is longer is refused by many servers.
 _MAX_HINT: Final = 4_000
+# authlib takes every algorithm that the provider lists, and "none" may be among them.
+_ALGORITHMS: Final = frozenset(
+    {
+        *(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)),
+        "EdDSA",
+        "Ed25519",
+    }
+)
 _DEFAULT_ROLE: Final = "user"
 _USERS = schema.users.c
 _IDENTITIES = schema.identities.c
@@ -99,30 +105,8 @@ class Provider:
     administrators: ClaimRule | None
 
 
-@dataclass(frozen=True, slots=True)
-class PendingLogin:
-    """What the browser keeps while the person is at the provider; the answer has to belong to it.
-
-    Attributes:
-        state: Comes back with the answer, so that no other site can log the person in to another account (RFC 6749, section
-            10.12).
-        nonce: Comes back in the ID token.
-        code_verifier: Shows that the code was made for this browser (RFC 7636).
-        target: The path to open afterwards.
-        replaces: The session that the new one takes the place of.
-    """
-
-    state: str = field(repr=False)
-    nonce: str = field(repr=False)
-    code_verifier: str = field(repr=False)
-    target: str
-    replaces: str | None = None
-
-
 class OidcLogin:
     """Logs people in who prove at the provider who they are.
-
-    As an asynchronous context manager it keeps the provider's keys fresh while it is open.
 
     Args:
         provider: The service's registration.
@@ -137,6 +121,7 @@ class OidcLogin:
 
     Attributes:
         provider: The service's registration.
+        logout_tokens: Verifies the provider's logout tokens; keeps its keys fresh while it is open.
 
     Raises:
         ConfigurationError: The certificates or the proxy that the environment names cannot be used.
@@ -172,20 +157,20 @@ class OidcLogin:
                 f" HTTPS_PROXY ({error})."
             ) from error
         self._client = self._register()
-        issuer, client_id = provider.issuer, provider.client_id
-        keys = RemoteKeySet(issuer, ssl_context=self._tls)
-        self._id_tokens = verifier_of(id_tokens(issuer, client_id, keys), clock=accounts.clock)
-        self._logout_tokens = verifier_of(
-            logout_tokens(issuer, client_id, keys), clock=accounts.clock
+        self.logout_tokens = logout_verifier(
+            provider.issuer,
+            provider.client_id,
+            RemoteKeySet(provider.issuer, ssl_context=self._tls),
+            clock=accounts.clock,
         )
-        self._keeping_keys = AsyncExitStack()
 
     async def begin(
-        self, target: str, *, replaces: str | None = None, fresh: bool = False
-    ) -> tuple[str, PendingLogin]:
-        """The provider's address for the browser, and what the browser keeps meanwhile.
+        self, request: Request, target: str, *, replaces: str | None, fresh: bool
+    ) -> Response:
+        """Send the browser to the provider.
 
         Args:
+            request: Its session keeps what the answer has to belong to.
             target: The path to open afterwards.
             replaces: The session that the new one takes the place of.
             fresh: Whether the person has to log in at the provider again, even if they are logged in there.
@@ -194,43 +179,39 @@ class OidcLogin:
             ProviderUnavailable: Its discovery document cannot be had.
         """
         client = await self._discovered()
+        request.session.update(target=target, replaces=replaces)
         # With `max_age` the ID token has to contain the time of the login (Core, section 3.1.2.1).
         asked = {"max_age": 0, "prompt": "login"} if fresh else {"max_age": 86_400}
-        made = await client.create_authorization_url(self._base_url + CALLBACK, **asked)
-        pending = PendingLogin(
-            made["state"], made["nonce"], made["code_verifier"], target, replaces
+        answer: Response = await client.authorize_redirect(
+            request, self._base_url + CALLBACK, **asked
         )
-        return made["url"], pending
+        return answer
 
-    async def finish(self, pending: PendingLogin | None, answer: Mapping[str, str]) -> LoggedIn:
+    async def finish(self, request: Request) -> LoggedIn:
         """Start a session for the person who comes back from the provider.
 
         When this returns, no process accepts the token of the session that the new one replaces.
 
         Args:
-            pending: From :meth:`begin`, as the same browser kept it; None if it kept nothing.
-            answer: The query of the callback.
+            request: The callback, with the session of :meth:`begin`.
 
         Raises:
-            ProviderLoginRefused: The answer does not belong to the pending login, or the person may not log in.
+            ProviderLoginRefused: The answer belongs to no login that the browser has begun, or the person may not log in.
             ProviderUnavailable: The provider does not answer.
             TooManyAttempts: Too many logins from this address were refused; nothing was sent or written.
         """
-        if pending is not None and not _matches(answer.get("state"), pending.state):
-            pending = None
-        throttle = self._strays if pending is None else self._refusals
+        state = request.query_params.get("state", "")
+        began = await self._client.framework.get_state_data(request.session, state)
+        throttle = self._strays if began is None else self._refusals
         await throttle.check()
         # Before the code is exchanged: what the provider ends from then on must not begin here.
         last_logout = await self._sessions.last_provider_logout()
         try:
-            principal, id_token = await self._verify(pending, answer)
-            user = await self._find_or_add(cast("ExternalIdentity", principal.identity))
+            replaces = request.session.get("replaces")
+            claims, id_token = await self._verify(request, is_stray=began is None)
+            user = await self._find_or_add(claims)
             return await self._start(
-                user,
-                principal,
-                id_token,
-                replaces=None if pending is None else pending.replaces,
-                last_logout=last_logout,
+                user, claims, id_token, replaces=replaces, last_logout=last_logout
             )
         except ProviderLoginRefused as refused:
             await throttle.count()
@@ -270,7 +251,7 @@ class OidcLogin:
             LogoutRefused: It is not valid, was used before, or the database or the provider's keys are not there.
         """
         try:
-            principal = await self._logout_tokens.authenticate([b"Bearer " + logout_token.encode()])
+            principal = await self.logout_tokens.authenticate([b"Bearer " + logout_token.encode()])
             identity = cast("ExternalIdentity", principal.identity)
             await self._sessions.end_at_provider(
                 ProviderLogout(
@@ -290,83 +271,59 @@ class OidcLogin:
             _log.info("a logout token is refused: %s", error)
             raise LogoutRefused from error
 
-    async def __aenter__(self) -> Self:
-        await self._keeping_keys.enter_async_context(self._id_tokens)
-        await self._keeping_keys.enter_async_context(self._logout_tokens)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._keeping_keys.aclose()
-
-    async def _verify(
-        self, pending: PendingLogin | None, answer: Mapping[str, str]
-    ) -> tuple[Principal[None], str]:
-        """Who came back, and their ID token."""
-        if pending is None:
+    async def _verify(self, request: Request, *, is_stray: bool) -> tuple[Mapping[str, Any], str]:
+        """The claims of the person who came back, and their ID token."""
+        if is_stray:
             raise ProviderLoginRefused(
                 "This login was begun in another window, or too long ago. Log in again."
             )
         client = await self._discovered()
+        issuer = self.provider.issuer
         names_issuer = client.server_metadata.get("authorization_response_iss_parameter_supported")
         # Another provider may have been mixed in (RFC 9207).
-        if (
-            answer.get("iss", None if names_issuer else self.provider.issuer)
-            != self.provider.issuer
-        ):
+        if request.query_params.get("iss", None if names_issuer else issuer) != issuer:
             raise ProviderLoginRefused
-        if "error" in answer or "code" not in answer:
+        expected = {"iss": issuer, "aud": self.provider.client_id}
+        try:
+            answer = await client.authorize_access_token(
+                request,
+                claims_options={
+                    name: {"essential": True, "value": value} for name, value in expected.items()
+                },
+                leeway=_CLOCK_LEEWAY_SECONDS,
+            )
+        except (OAuthError, JoseError) as error:
+            _log.warning(
+                "the identity provider refused a login, or its ID token is wrong: %s", error
+            )
             raise ProviderLoginRefused(
                 "The identity provider did not let you in. Log in again, or ask its administrator."
-            )
-        id_token = await self._exchange(client, answer["code"], pending.code_verifier)
-        try:
-            principal = await self._id_tokens.authenticate([b"Bearer " + id_token.encode()])
-        except StoreUnavailable as error:
-            raise ProviderUnavailable from error
-        except (CredentialRefused, Problem) as error:
-            _log.info("the identity provider sent an ID token that is refused: %s", error)
-            raise ProviderLoginRefused from error
-        nonce = cast("ExternalIdentity", principal.identity).claims.get("nonce")
-        if not _matches(nonce, pending.nonce):
-            raise ProviderLoginRefused
-        return principal, id_token
-
-    async def _exchange(self, client: Any, code: str, code_verifier: str) -> str:
-        """The ID token for a code."""
-        try:
-            answer: dict[str, Any] = await client.fetch_access_token(
-                self._base_url + CALLBACK, code=code, code_verifier=code_verifier
-            )
-        except OAuthError as error:
-            _log.warning("the identity provider refused a code: %s", error.error)
-            raise ProviderLoginRefused from error
-        except (HTTPError, ValueError) as error:
+            ) from error
+        except (HTTPError, LookupError, ValueError) as error:
             _log.warning("the identity provider did not exchange a code: %s", type(error).__name__)
             raise ProviderUnavailable from error
-        id_token = answer.get("id_token")
-        if not isinstance(id_token, str) or not id_token.isascii():
+        finally:
+            # A code is good for one exchange.
+            request.session.clear()
+        claims = answer.get("userinfo")
+        if claims is None or readable(claims, "sub") is None:
             raise ProviderLoginRefused
-        if len(id_token) > _MAX_ID_TOKEN:
-            raise ProviderLoginRefused(
-                f"Your ID token is too long: it has {len(id_token):,} characters, and {_MAX_ID_TOKEN:,} are read. Ask the"
-                " administrator of the identity provider to send fewer groups."
-            )
-        return id_token
+        return claims, answer["id_token"]
 
-    async def _find_or_add(self, identity: ExternalIdentity) -> User:
-        """The user whom the identity stands for, with the roles that the provider gives them."""
-        if not self.provider.users.applies_to(identity.claims):
+    async def _find_or_add(self, claims: Mapping[str, Any]) -> User:
+        """The user whom the claims stand for, with the roles that the provider gives them."""
+        if not self.provider.users.applies_to(claims):
             raise ProviderLoginRefused(
                 "Your account at the identity provider may not use this service. Ask its administrator."
             )
         is_administrator = self.provider.administrators is not None and (
-            self.provider.administrators.applies_to(identity.claims)
+            self.provider.administrators.applies_to(claims)
         )
         async with self._accounts.db.read() as connection:
-            user = await _find(connection, identity)
+            user = await self._find(connection, claims["sub"])
         role = ADMIN if is_administrator else _DEFAULT_ROLE
         if user is None:
-            return await self._add(identity, role)
+            return await self._add(claims, role)
         if self.provider.administrators is None or is_administrator == (ADMIN in user.roles):
             return user
         try:
@@ -375,19 +332,19 @@ class OidcLogin:
             _log.warning("%s stays an administrator: no other user who can log in is one", user.id)
             return user
 
-    async def _add(self, identity: ExternalIdentity, role: str) -> User:
-        for name in _names(identity.claims):
+    async def _add(self, claims: Mapping[str, Any], role: str) -> User:
+        for name in _names(claims):
             try:
                 async with name_taken(), self._accounts.change() as change:
                     # Another window may have been faster.
-                    found = await _find(change.connection, identity)
+                    found = await self._find(change.connection, claims["sub"])
                     if found is not None:
                         return found
                     user = await self._users.add(change, name, (role,), external_login=True)
                     await change.connection.execute(
                         insert(schema.identities).values(
-                            issuer=identity.issuer,
-                            subject=identity.subject,
+                            issuer=self.provider.issuer,
+                            subject=claims["sub"],
                             user_id=user.id,
                             created_at=change.now,
                         )
@@ -400,20 +357,20 @@ class OidcLogin:
     async def _start(
         self,
         user: User,
-        principal: Principal[None],
+        claims: Mapping[str, Any],
         id_token: str,
         *,
         replaces: str | None,
         last_logout: datetime | None,
     ) -> LoggedIn:
-        identity = cast("ExternalIdentity", principal.identity)
-        provider_sid = readable(identity.claims, "sid")
+        provider_sid = readable(claims, "sid")
+        authenticated_at = _authenticated_at(claims, self._accounts.now())
         config = await self._config.current()
         async with self._accounts.change() as change:
             await self._sessions.refuse_ended_at_provider(
                 change.connection,
-                issuer=identity.issuer,
-                subject=identity.subject,
+                issuer=self.provider.issuer,
+                subject=claims["sub"],
                 provider_sid=provider_sid,
                 since=last_logout,
             )
@@ -432,13 +389,21 @@ class OidcLogin:
                 user,
                 config,
                 details=details | {"replaced": replaces} if replaced else details,
-                authenticated_at=principal.authenticated_at or change.now - UNKNOWN_AGE,
+                authenticated_at=authenticated_at,
                 id_token=id_token,
                 provider_sid=provider_sid,
             )
         if replaced:
             await self._accounts.await_lease_expiry()
         return logged_in
+
+    async def _find(self, connection: AsyncConnection, subject: str) -> User | None:
+        user_id = await connection.scalar(
+            select(_IDENTITIES.user_id).where(
+                _IDENTITIES.issuer == self.provider.issuer, _IDENTITIES.subject == subject
+            )
+        )
+        return None if user_id is None else await read_user(connection, user_id)
 
     def _register(self) -> Any:
         # Any, because authlib's stubs leave out most types.
@@ -448,9 +413,8 @@ class OidcLogin:
             client_id=provider.client_id,
             client_secret=provider.client_secret,
             server_metadata_url=f"{provider.issuer.rstrip('/')}/.well-known/openid-configuration",
-            client_auth_methods=[("secret", self._authenticate)],
             client_kwargs={
-                "token_endpoint_auth_method": "secret" if provider.client_secret else "none",
+                "token_endpoint_auth_method": "none",
                 "scope": _SCOPE,
                 "code_challenge_method": "S256",
                 "timeout": _TIMEOUT_SECONDS,
@@ -458,31 +422,26 @@ class OidcLogin:
             },
         )
 
-    def _authenticate(
-        self, auth: Any, method: str, uri: str, headers: dict[str, str], body: Any
-    ) -> Any:
-        """Authenticate the service as the provider wants; authlib's own leaves out the encoding (RFC 6749, section 2.3.1)."""
-        basic = "client_secret_basic"
-        metadata = self._client.server_metadata
-        if basic not in metadata.get("token_endpoint_auth_methods_supported", [basic]):
-            return cast("Any", client_auth).encode_client_secret_post(
-                auth, method, uri, headers, body
-            )
-        # A space as %20, which also those providers decode that take a plus literally.
-        parts = (quote(part, safe="") for part in (auth.client_id, auth.client_secret))
-        headers["Authorization"] = f"Basic {b64encode(':'.join(parts).encode()).decode()}"
-        return uri, headers, body
-
     async def _discovered(self) -> Any:
         """The client with the provider's discovery document (OpenID Connect Discovery 1.0), which it reads once."""
         client = self._client
         try:
-            _check_metadata(await client.load_server_metadata(), self.provider.issuer)
+            metadata = await client.load_server_metadata()
+            _check_metadata(metadata, self.provider.issuer)
         except (HTTPError, TypeError, ValueError) as error:
             _log.warning("the identity provider's discovery document cannot be used: %s", error)
             # Reads it anew.
             self._client = self._register()
             raise ProviderUnavailable from error
+        algorithms = "id_token_signing_alg_values_supported"
+        metadata[algorithms] = sorted(_ALGORITHMS.intersection(metadata.get(algorithms, ())))
+        if self.provider.client_secret is not None:
+            methods = metadata.get("token_endpoint_auth_methods_supported", ())
+            # In a header authlib leaves out the encoding (RFC 6749, section 2.3.1), so the body is preferred.
+            post = "client_secret_post"
+            client.client_kwargs["token_endpoint_auth_method"] = (
+                post if post in methods else "client_secret_basic"
+            )
         return client
 
 
@@ -501,23 +460,18 @@ def _check_metadata(metadata: Mapping[str, Any], issuer: str) -> None:
         raise ValueError("an address in it is missing or not encrypted")
 
 
-def _matches(sent: object, kept: str) -> bool:
-    """Whether a value came back as it was sent out. What is sent out is ASCII, and nothing else can be compared."""
-    return (
-        isinstance(sent, str)
-        and sent.isascii()
-        and kept.isascii()
-        and hmac.compare_digest(sent, kept)
-    )
+def _authenticated_at(claims: Mapping[str, Any], now: datetime) -> datetime:
+    """When the person logged in at the provider.
 
-
-async def _find(connection: AsyncConnection, identity: ExternalIdentity) -> User | None:
-    user_id = await connection.scalar(
-        select(_IDENTITIES.user_id).where(
-            _IDENTITIES.issuer == identity.issuer, _IDENTITIES.subject == identity.subject
-        )
-    )
-    return None if user_id is None else await read_user(connection, user_id)
+    Raises:
+        ProviderLoginRefused: The ID token has no usable time, or one to come.
+    """
+    at = claims.get("auth_time")
+    if at is None:
+        return now - UNKNOWN_AGE
+    if not isinstance(at, int | float) or not 0 <= at <= now.timestamp() + _CLOCK_LEEWAY_SECONDS:
+        raise ProviderLoginRefused
+    return datetime.fromtimestamp(at, UTC)
 
 
 def _names(claims: Mapping[str, object]) -> Iterator[str]:

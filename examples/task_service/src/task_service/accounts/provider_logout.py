@@ -1,4 +1,4 @@
-"""Verifying what the identity provider signs: ID tokens, and logout tokens. Each of the two is refused in the place of the other."""
+"""Verifying the identity provider's logout tokens (OpenID Connect Back-Channel Logout 1.0)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,28 @@ _EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
 _MAX_TEXT: Final = 255
 
 
-def verifier_of(tokens: ExternalIssuer, *, clock: Clock) -> AsyncAuthenticator[None]:
-    """An authenticator that knows one kind of token and nothing else: no key, and no login of this service.
+def logout_verifier(
+    issuer: str, client_id: str, keys: KeySet, *, clock: Clock
+) -> AsyncAuthenticator[None]:
+    """An authenticator that knows logout tokens (section 2.4), verified as section 2.6 says, and nothing else.
 
     Whom a token stands for here is not its affair: the caller reads the identity.
 
     Args:
-        tokens: The kind of token.
+        issuer: The provider's `iss`.
+        client_id: The service's id there.
+        keys: The provider's.
         clock: Where the time comes from.
     """
+    tokens = ExternalIssuer(
+        Provider.OIDC,
+        issuer,
+        audience=client_id,
+        grants=None,
+        token=_LOGOUT,
+        keys=keys,
+        leeway=LOGOUT_LEEWAY,
+    )
     return AsyncAuthenticator(
         AsyncMemoryKeyStore(),
         find_owner=_no_owner,
@@ -41,38 +54,6 @@ async def _no_owner(_owner_id: str) -> Owner[None] | None:
 
 async def _any_person(identity: ExternalIdentity) -> Owner[None]:
     return Owner(identity.subject, frozenset(), None)
-
-
-def id_tokens(issuer: str, client_id: str, keys: KeySet) -> ExternalIssuer:
-    """The ID tokens of a provider, which grant nothing: roles are this service's own.
-
-    Args:
-        issuer: Its `iss`.
-        client_id: The service's id there.
-        keys: The provider's.
-    """
-    return ExternalIssuer(
-        Provider.OIDC, issuer, audience=client_id, grants=None, token="id", keys=keys
-    )
-
-
-def logout_tokens(issuer: str, client_id: str, keys: KeySet) -> ExternalIssuer:
-    """The logout tokens of a provider (OpenID Connect Back-Channel Logout 1.0, section 2.4), verified as section 2.6 says.
-
-    Args:
-        issuer: Its `iss`.
-        client_id: The service's id there.
-        keys: The provider's.
-    """
-    return ExternalIssuer(
-        Provider.OIDC,
-        issuer,
-        audience=client_id,
-        grants=None,
-        token=_LOGOUT,
-        keys=keys,
-        leeway=LOGOUT_LEEWAY,
-    )
 
 
 def _is_logout_token(claims: Mapping[str, object]) -> bool:
