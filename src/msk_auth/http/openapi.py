@@ -6,7 +6,7 @@ While a framework makes its document, what is the library's has names that no ap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from msk_auth.core.administration import MAX_REVOKED
@@ -22,6 +22,7 @@ from msk_auth.core.fields import (
     KeyField,
 )
 from msk_auth.core.key_management import MAX_OVERLAP, MAX_PAGE
+from msk_auth.core.model import KeyStatus
 from msk_auth.core.policy import Policy
 
 from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE, Errors
@@ -53,67 +54,33 @@ _METHODS: Final = frozenset(
 )
 
 
+_STRING: Final[Json] = {"type": "string"}
+_TIME: Final[Json] = {"type": "string", "format": "date-time"}
+_IDS: Final[Json] = {"type": "array", "items": _STRING}
+
+
 def _ref(name: str) -> Json:
     """A reference to one of :data:`_SCHEMAS`."""
     return {"$ref": f"{_REF}{OWN}{name}"}
 
 
-_PROBLEM: Final[Json] = {
-    "title": "Problem",
-    "description": "What went wrong (RFC 9457).",
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "code"],
-    "properties": {
-        "type": {"type": "string", "format": "uri", "description": "Where `code` is explained."},
-        "title": {"type": "string", "description": "The same for every problem of this code."},
-        "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What happened and what to do about it."},
-        "code": {"type": "string", "description": "The stable name of this kind of problem."},
-        "errors": {
-            "type": "array",
-            "description": "With `input_invalid`: what is wrong with which member.",
-            "items": _ref("ProblemField"),
-        },
-    },
-}
-
-_CHALLENGE: Final[Json] = {
-    "WWW-Authenticate": {
-        "description": "The challenge (RFC 6750, section 3).",
-        "schema": {"type": "string"},
-    }
-}
-_RETRY: Final[Json] = {
-    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}
-}
+def _list_of(name: str) -> Json:
+    return {"type": "array", "items": _ref(name)}
 
 
-_PROBLEM_CONTENT: Final[Json] = {PROBLEM_TYPE: {"schema": _ref("Problem")}}
+def _about(schema: Json, description: str) -> Json:
+    return {**schema, "description": description}
 
 
-def _problem(description: str, headers: Json | None = None) -> Json:
-    response: Json = {"description": description, "content": _PROBLEM_CONTENT}
-    return response if headers is None else {**response, "headers": headers}
+def _object(properties: Json, **more: object) -> Json:
+    return {"type": "object", "required": list(properties), "properties": properties, **more}
 
 
-# What every guarded operation may answer.
-_UNREADABLE: Final = _problem("The header Authorization, or the body, cannot be read.")
-_REFUSALS: Final[Json] = {
-    "400": _UNREADABLE,
-    "401": _problem("The credentials are missing or refused.", _CHALLENGE),
-    "403": _problem(
-        "A permission is missing, or this kind of credential is not accepted, or not from this address.",
-        _CHALLENGE,
-    ),
-    "503": _problem("The credentials cannot be verified right now.", _RETRY),
-}
-INVALID: Final = _problem("The input is not valid.")
-_NOT_FOUND: Final = _problem("You have no API key with this id.")
-_CONFLICT: Final = _problem("The state of your keys does not allow it.")
-_TOO_LARGE: Final = _problem("The body is longer than this operation ever needs.")
-_TOO_MANY: Final = _problem("Too many attempts.", _RETRY)
+def _body(properties: Json, *required: str) -> Json:
+    """The body of a request, in which other members are refused."""
+    schema: Json = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
 
-_TIME: Final[Json] = {"type": "string", "format": "date-time"}
 
 _JSON_TYPES: Final = {
     FieldKind.ID: "string",
@@ -128,7 +95,7 @@ def _field_schema(field: KeyField, *, takes_null: bool) -> Json:
     kind = _JSON_TYPES[field.kind]
     schema: Json = {"type": [kind, "null"] if takes_null else kind}
     if field.kind is FieldKind.TEXTS:
-        schema["items"] = {"type": "string"}
+        schema["items"] = _STRING
     if field.kind is FieldKind.MOMENT:
         schema["format"] = "date-time"
     return schema
@@ -136,8 +103,8 @@ def _field_schema(field: KeyField, *, takes_null: bool) -> Json:
 
 def _shown_schema(field: KeyField) -> Json:
     """A field in the document of a key."""
-    about = {} if field.about is None else {"description": field.about}
-    return _field_schema(field, takes_null=field.empty is None) | about
+    schema = _field_schema(field, takes_null=field.empty is None)
+    return schema if field.about is None else _about(schema, field.about)
 
 
 def _input_schema(name: str) -> Json:
@@ -146,286 +113,256 @@ def _input_schema(name: str) -> Json:
     return _field_schema(field, takes_null=not field.is_required) | dict(INPUTS[name].schema)
 
 
+_STATES: Final[Json] = {"type": "string", "enum": [state.value for state in KeyStatus]}
 _KEY_PROPERTIES: Final[Json] = {
     **{field.name: _shown_schema(field) for field in KEY_FIELDS if field.is_shown},
-    "mask": {"type": "string", "description": "What may be shown of the key."},
-    "status": {"type": "string", "enum": ["active", "revoked", "expired"]},
+    "mask": _about(_STRING, "What may be shown of the key."),
+    "status": _STATES,
 }
-
-
-def _object(properties: Json) -> Json:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-def _json(schema: Json) -> Json:
-    return {JSON_TYPE: {"schema": schema}}
-
-
-_CREATED: Final[Json] = {
-    "description": "The key. Its value is in this answer and nowhere else.",
-    "content": _json(_ref("CreatedApiKey")),
-    "headers": {"Location": {"schema": {"type": "string", "format": "uri-reference"}}},
+_LIFETIME: Final[Json] = {
+    "type": ["integer", "null"],
+    "minimum": 1,
+    "description": "Absent: the default here. Null: it does not expire.",
 }
-_PAGE: Final = _object(
-    {
-        "items": {"type": "array", "items": _ref("ApiKey")},
-        "next_cursor": {"type": ["string", "null"]},
-    }
-)
-_LABEL: Final[Json] = {"type": "string", "pattern": f"^{LABEL}$"}
-_UPDATE_BODY: Final[Json] = {
-    "description": "A merge patch (RFC 7396): what is absent stays, and null clears. Lists are replaced as a whole.",
-    "type": "object",
-    "minProperties": 1,
-    "additionalProperties": False,
-    "properties": {name: _input_schema(name) for name in EDITABLE},
+_OVERLAP: Final[Json] = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": int(MAX_OVERLAP.total_seconds()),
+    "default": 0,
+    "description": "How long the old key keeps working.",
 }
-_CREATE_BODY: Final[Json] = {
-    "type": "object",
-    "required": ["name"],
-    "additionalProperties": False,
-    "properties": {
-        **{name: _input_schema(name) for name in INPUTS},
-        "expires_in_days": {
-            "type": ["integer", "null"],
-            "minimum": 1,
-            "description": "Absent: the default here. Null: it does not expire.",
-        },
-    },
+_PROBLEM: Final[Json] = {
+    "type": {"type": "string", "format": "uri", "description": "Where `code` is explained."},
+    "title": _about(_STRING, "The same for every problem of this code."),
+    "status": {"type": "integer"},
+    "detail": _about(_STRING, "What happened and what to do about it."),
+    "code": _about(_STRING, "The stable name of this kind of problem."),
+    "errors": _about(
+        _list_of("ProblemField"), "With `input_invalid`: what is wrong with which member."
+    ),
 }
-_ROTATE_BODY: Final[Json] = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "overlap_seconds": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": int(MAX_OVERLAP.total_seconds()),
-            "default": 0,
-            "description": "How long the old key keeps working.",
-        }
-    },
-}
-_IDS: Final[Json] = {"type": "array", "items": {"type": "string"}}
-_REVOKE_BODY: Final[Json] = {
-    "type": "object",
-    "required": ["ids"],
-    "additionalProperties": False,
-    "properties": {"ids": {**_IDS, "minItems": 1, "maxItems": MAX_REVOKED}},
-}
-_REVOKED: Final = _object(
-    {
-        "items": {"type": "array", "items": _ref("ApiKey")},
-        "not_found": {**_IDS, "description": "The ids that no key has."},
-    }
-)
-_ID: Final[Json] = {"name": "key_id", "in": "path", "required": True, "schema": {"type": "string"}}
-
-
-_TOKEN: Final[Json] = {
-    "type": "object",
-    "required": ["token"],
-    "properties": {
-        "token": {"type": "string", "description": "The key."},
-        "token_type_hint": {"type": "string", "description": "Ignored (RFC 7009, section 2.1)."},
-    },
-}
-_MATCH: Final = _object({name: {"type": "string"} for name in ("token", "type", "url", "source")})
-_LEAK_LABEL: Final = _object(
-    {
-        "token_hash": {"type": "string", "description": "SHA-256 of the match."},
-        "token_type": {"type": "string"},
-        "label": {"type": "string", "enum": ["true_positive", "false_positive"]},
-    }
-)
-
 
 _SCHEMAS: Final[Json] = {
     "ApiKey": _object(_KEY_PROPERTIES),
-    "ApiKeyPage": _PAGE,
-    "CreatedApiKey": _object(
-        {**_KEY_PROPERTIES, "key": {"type": "string", "description": "The value."}}
+    "ApiKeyPage": _object(
+        {"items": _list_of("ApiKey"), "next_cursor": {"type": ["string", "null"]}}
     ),
-    "LeakLabel": _LEAK_LABEL,
-    "LeakMatch": _MATCH,
-    "NewApiKey": _CREATE_BODY,
-    "PresentedApiKey": _TOKEN,
-    "Problem": _PROBLEM,
-    "ProblemField": _object({"field": {"type": "string"}, "message": {"type": "string"}}),
-    "RevokeApiKeys": _REVOKE_BODY,
-    "RevokedApiKeys": _REVOKED,
-    "RotateApiKey": _ROTATE_BODY,
-    "UpdateApiKey": _UPDATE_BODY,
+    "CreatedApiKey": _object({**_KEY_PROPERTIES, "key": _about(_STRING, "The value.")}),
+    "LeakLabel": _object(
+        {
+            "token_hash": _about(_STRING, "SHA-256 of the match."),
+            "token_type": _STRING,
+            "label": {"type": "string", "enum": ["true_positive", "false_positive"]},
+        }
+    ),
+    "LeakMatch": _object(dict.fromkeys(("token", "type", "url", "source"), _STRING)),
+    "NewApiKey": _body(
+        {name: _input_schema(name) for name in INPUTS} | {"expires_in_days": _LIFETIME}, "name"
+    ),
+    "PresentedApiKey": _object(
+        {
+            "token": _about(_STRING, "The key."),
+            "token_type_hint": _about(_STRING, "Ignored (RFC 7009, section 2.1)."),
+        },
+        required=["token"],
+    ),
+    "Problem": _object(
+        _PROBLEM,
+        title="Problem",
+        description="What went wrong (RFC 9457).",
+        required=[name for name in _PROBLEM if name != "errors"],
+    ),
+    "ProblemField": _object({"field": _STRING, "message": _STRING}),
+    "RevokeApiKeys": _body({"ids": {**_IDS, "minItems": 1, "maxItems": MAX_REVOKED}}, "ids"),
+    "RevokedApiKeys": _object(
+        {"items": _list_of("ApiKey"), "not_found": _about(_IDS, "The ids that no key has.")}
+    ),
+    "RotateApiKey": _body({"overlap_seconds": _OVERLAP}),
+    "UpdateApiKey": _about(
+        _body({name: _input_schema(name) for name in EDITABLE}) | {"minProperties": 1},
+        "A merge patch (RFC 7396): what is absent stays, and null clears. Lists are replaced as a whole.",
+    ),
 }
 """What the operations refer to, by its name in a finished document."""
 
 
-def _query(name: str, schema: Json) -> Json:
-    return {"name": name, "in": "query", "required": False, "schema": schema}
-
-
-_ON_BEHALF_OF: Final[Json] = {
-    **_query("on_behalf_of", {"type": "string", "maxLength": MAX_OWNER_ID_LENGTH}),
-    "description": "The id of another owner, such as a service account, whose keys it is about. For logins only.",
+_PROBLEM_CONTENT: Final[Json] = {PROBLEM_TYPE: {"schema": _ref("Problem")}}
+_CHALLENGE: Final[Json] = {
+    "WWW-Authenticate": _about({"schema": _STRING}, "The challenge (RFC 6750, section 3).")
 }
+_RETRY: Final[Json] = {"Retry-After": _about({"schema": {"type": "integer"}}, "Seconds to wait.")}
+
+
+def _problem(description: str, headers: Json | None = None) -> Json:
+    response: Json = {"description": description, "content": _PROBLEM_CONTENT}
+    return response if headers is None else {**response, "headers": headers}
+
+
+INVALID: Final = _problem("The input is not valid.")
+_UNREADABLE: Final = _problem("The header Authorization, or the body, cannot be read.")
+_NOT_FOUND: Final = {"404": _problem("You have no API key with this id.")}
+_CONFLICT: Final = {"409": _problem("The state of your keys does not allow it.")}
+# What every guarded operation may answer, one with a body, and one without a login.
+_REFUSALS: Final[Json] = {
+    "400": _UNREADABLE,
+    "401": _problem("The credentials are missing or refused.", _CHALLENGE),
+    "403": _problem(
+        "A permission is missing, or this kind of credential is not accepted, or not from this address.",
+        _CHALLENGE,
+    ),
+    "503": _problem("The credentials cannot be verified right now.", _RETRY),
+}
+_OF_BODY: Final[Json] = {
+    "413": _problem("The body is longer than this operation ever needs."),
+    "422": INVALID,
+}
+_OF_PUBLIC: Final[Json] = {"400": _UNREADABLE, "429": _problem("Too many attempts.", _RETRY)}
+
+
+def _success(description: str, schema: Json, status: str = "200") -> Json:
+    return {
+        status: {"description": description, "content": {JSON_TYPE: {"schema": schema}}},
+    }
+
+
+def _parameter(name: str, schema: Json, place: str = "query") -> Json:
+    return {"name": name, "in": place, "required": place != "query", "schema": schema}
+
+
+def _operation(
+    summary: str,
+    responses: Json,
+    *parameters: Json,
+    body: Json | None = None,
+    types: Sequence[str] = (JSON_TYPE,),
+    needs_body: bool = True,
+    **more: object,
+) -> Json:
+    """What OpenAPI says of a route, without what every guarded operation may answer."""
+    operation: Json = {"summary": summary, "responses": responses, **more}
+    if parameters:
+        operation["parameters"] = list(parameters)
+    if body is not None:
+        content = {each: {"schema": body} for each in types}
+        operation["requestBody"] = {"required": needs_body, "content": content}
+        operation["responses"] = responses | _OF_BODY
+    return operation
+
+
+_CREATED: Final = _success(
+    "The key. Its value is in this answer and nowhere else.", _ref("CreatedApiKey"), "201"
+)
+_CREATED["201"]["headers"] = {"Location": {"schema": {"type": "string", "format": "uri-reference"}}}
+_PAGE: Final = _success("A page of keys.", _ref("ApiKeyPage")) | {"422": INVALID}
+_OWNER: Final[Json] = {"type": "string", "maxLength": MAX_OWNER_ID_LENGTH}
+_ON_BEHALF_OF: Final = _about(
+    _parameter("on_behalf_of", _OWNER),
+    "The id of another owner, such as a service account, whose keys it is about. For logins only.",
+)
 _DELEGATED: Final[Json] = {**_ON_BEHALF_OF, "name": f"{OWN}on_behalf_of"}
 """The same in a document that is not finished: only then it is known whether the application has a `may_act_for`."""
 
-_STATUS: Final = _query("status", {"type": "string", "enum": ["active", "revoked", "expired"]})
+_ID: Final = _parameter("key_id", _STRING, "path")
+_STATUS: Final = _parameter("status", _STATES)
+_LABELLED: Final = _parameter("label", {"type": "string", "pattern": f"^{LABEL}$"})
 _PAGING: Final = (
-    _query("cursor", {"type": "string"}),
-    _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 50}),
+    _parameter("cursor", _STRING),
+    _parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 50}),
 )
 
-LIST_KEYS: Final[Json] = {
-    "summary": "List your API keys, newest first",
-    "parameters": [_STATUS, *_PAGING, _query("label", _LABEL), _DELEGATED],
-    "responses": {
-        "200": {"description": "A page of keys.", "content": _json(_ref("ApiKeyPage"))},
-        "422": INVALID,
-    },
-}
-CREATE_KEY: Final[Json] = {
-    "summary": "Create an API key",
-    "parameters": [_DELEGATED],
-    "requestBody": {"required": True, "content": _json(_ref("NewApiKey"))},
-    "responses": {"201": _CREATED, "409": _CONFLICT, "413": _TOO_LARGE, "422": INVALID},
-}
-GET_KEY: Final[Json] = {
-    "summary": "Show one of your API keys",
-    "parameters": [_ID, _DELEGATED],
-    "responses": {
-        "200": {"description": "The key.", "content": _json(_ref("ApiKey"))},
-        "404": _NOT_FOUND,
-    },
-}
-UPDATE_KEY: Final[Json] = {
-    "summary": "Edit the name, description, labels or networks of an API key",
-    "parameters": [_ID, _DELEGATED],
-    "requestBody": {"required": True, "content": _json(_ref("UpdateApiKey"))},
-    "responses": {
-        "200": {"description": "The edited key.", "content": _json(_ref("ApiKey"))},
-        "404": _NOT_FOUND,
-        "413": _TOO_LARGE,
-        "422": INVALID,
-    },
-}
-ROTATE_KEY: Final[Json] = {
-    "summary": "Replace an API key by a successor",
-    "parameters": [_ID, _DELEGATED],
-    "requestBody": {"required": False, "content": _json(_ref("RotateApiKey"))},
-    "responses": {
-        "201": _CREATED,
-        "404": _NOT_FOUND,
-        "409": _CONFLICT,
-        "413": _TOO_LARGE,
-        "422": INVALID,
-    },
-}
-REVOKE_KEY: Final[Json] = {
-    "summary": "Revoke an API key, for good",
-    "parameters": [_ID, _DELEGATED],
-    "responses": {
-        "200": {"description": "The revoked key.", "content": _json(_ref("ApiKey"))},
-        "404": _NOT_FOUND,
-    },
-}
-DELETE_KEY: Final[Json] = {
-    "summary": "Revoke an API key and take it off the list",
-    "parameters": [_ID, _DELEGATED],
-    "responses": {
-        "204": {"description": "The key is revoked and off the list."},
-        "404": _NOT_FOUND,
-    },
-}
-LIST_ALL_KEYS: Final[Json] = {
-    "summary": "List the API keys of all owners",
-    "description": "By owner, each owner's newest first. A page may have fewer items than `limit`, possibly none, and a"
+LIST_KEYS: Final = _operation(
+    "List your API keys, newest first", _PAGE, _STATUS, *_PAGING, _LABELLED, _DELEGATED
+)
+CREATE_KEY: Final = _operation(
+    "Create an API key", _CREATED | _CONFLICT, _DELEGATED, body=_ref("NewApiKey")
+)
+GET_KEY: Final = _operation(
+    "Show one of your API keys",
+    _success("The key.", _ref("ApiKey")) | _NOT_FOUND,
+    _ID,
+    _DELEGATED,
+)
+UPDATE_KEY: Final = _operation(
+    "Edit the name, description, labels or networks of an API key",
+    _success("The edited key.", _ref("ApiKey")) | _NOT_FOUND,
+    _ID,
+    _DELEGATED,
+    body=_ref("UpdateApiKey"),
+)
+ROTATE_KEY: Final = _operation(
+    "Replace an API key by a successor",
+    _CREATED | _NOT_FOUND | _CONFLICT,
+    _ID,
+    _DELEGATED,
+    body=_ref("RotateApiKey"),
+    needs_body=False,
+)
+REVOKE_KEY: Final = _operation(
+    "Revoke an API key, for good",
+    _success("The revoked key.", _ref("ApiKey")) | _NOT_FOUND,
+    _ID,
+    _DELEGATED,
+)
+DELETE_KEY: Final = _operation(
+    "Revoke an API key and take it off the list",
+    {"204": {"description": "The key is revoked and off the list."}} | _NOT_FOUND,
+    _ID,
+    _DELEGATED,
+)
+LIST_ALL_KEYS: Final = _operation(
+    "List the API keys of all owners",
+    _PAGE,
+    _parameter("owner_id", _OWNER),
+    _STATUS,
+    _about(_parameter("created_before", _TIME), "Keys that are older."),
+    _about(
+        _parameter("unused_since", _TIME),
+        "Keys that were not used then or later, also those that never were.",
+    ),
+    _about(
+        _parameter("expires_before", _TIME),
+        "Keys that expire earlier. A key that does not expire never matches.",
+    ),
+    _LABELLED,
+    *_PAGING,
+    description="By owner, each owner's newest first. A page may have fewer items than `limit`, possibly none, and a"
     " `next_cursor` all the same: go on until that is null.",
-    "parameters": [
-        _query("owner_id", {"type": "string", "maxLength": MAX_OWNER_ID_LENGTH}),
-        _STATUS,
-        {**_query("created_before", _TIME), "description": "Keys that are older."},
-        {
-            **_query("unused_since", _TIME),
-            "description": "Keys that were not used then or later, also those that never were.",
-        },
-        {
-            **_query("expires_before", _TIME),
-            "description": "Keys that expire earlier. A key that does not expire never matches.",
-        },
-        _query("label", _LABEL),
-        *_PAGING,
-    ],
-    "responses": {
-        "200": {"description": "A page of keys.", "content": _json(_ref("ApiKeyPage"))},
-        "422": INVALID,
-    },
-}
-REVOKE_ANY_KEYS: Final[Json] = {
-    "summary": "Revoke API keys of any owners, for good",
-    "requestBody": {"required": True, "content": _json(_ref("RevokeApiKeys"))},
-    "responses": {
-        "200": {
-            "description": "The revoked keys, and the ids that no key has.",
-            "content": _json(_ref("RevokedApiKeys")),
-        },
-        "413": _TOO_LARGE,
-        "422": INVALID,
-    },
-}
-REVOKE_ANY_KEY: Final[Json] = {
-    "summary": "Revoke an API key of any owner, for good",
-    "parameters": [_ID],
-    "responses": {
-        "200": {"description": "The revoked key.", "content": _json(_ref("ApiKey"))},
-        "404": _problem("No API key has this id."),
-    },
-}
-REVOKE_PRESENTED_KEY: Final[Json] = {
-    "summary": "Revoke an API key by showing it",
-    "description": "For the holder of a key, without a login. The answer is the same whether the key exists or not.",
-    "requestBody": {
-        "required": True,
-        "content": {
-            media_type: {"schema": _ref("PresentedApiKey")} for media_type in (JSON_TYPE, FORM_TYPE)
-        },
-    },
-    "responses": {
-        "200": {
-            "description": "If this was a key, it does not work any more.",
-            "content": _json({"type": "object"}),
-        },
-        "400": _UNREADABLE,
-        "413": _TOO_LARGE,
-        "422": INVALID,
-        "429": _TOO_MANY,
-        "503": _problem("Whether it was revoked is not known.", _RETRY),
-    },
-}
-RECEIVE_LEAK_REPORT: Final[Json] = {
-    "summary": "Receive a report of GitHub's secret scanning",
-    "parameters": [
-        {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
-        for name in ("Github-Public-Key-Identifier", "Github-Public-Key-Signature")
-    ],
-    "requestBody": {
-        "required": True,
-        "content": _json({"type": "array", "items": _ref("LeakMatch")}),
-    },
-    "responses": {
-        "200": {
-            "description": "Which of the matches are keys of this application. They are revoked.",
-            "content": _json({"type": "array", "items": _ref("LeakLabel")}),
-        },
-        "400": _UNREADABLE,
+)
+REVOKE_ANY_KEYS: Final = _operation(
+    "Revoke API keys of any owners, for good",
+    _success("The revoked keys, and the ids that no key has.", _ref("RevokedApiKeys")),
+    body=_ref("RevokeApiKeys"),
+)
+REVOKE_ANY_KEY: Final = _operation(
+    "Revoke an API key of any owner, for good",
+    _success("The revoked key.", _ref("ApiKey")) | {"404": _problem("No API key has this id.")},
+    _ID,
+)
+REVOKE_PRESENTED_KEY: Final = _operation(
+    "Revoke an API key by showing it",
+    _success("If this was a key, it does not work any more.", {"type": "object"})
+    | {**_OF_PUBLIC, "503": _problem("Whether it was revoked is not known.", _RETRY)},
+    body=_ref("PresentedApiKey"),
+    types=(JSON_TYPE, FORM_TYPE),
+    description="For the holder of a key, without a login. The answer is the same whether the key exists or not.",
+)
+RECEIVE_LEAK_REPORT: Final = _operation(
+    "Receive a report of GitHub's secret scanning",
+    _success(
+        "Which of the matches are keys of this application. They are revoked.",
+        _list_of("LeakLabel"),
+    )
+    | {
+        **_OF_PUBLIC,
         "403": _problem("The report is not signed by GitHub."),
-        "413": _TOO_LARGE,
-        "422": INVALID,
-        "429": _TOO_MANY,
         "503": _problem("The signature cannot be checked, or the keys not be revoked.", _RETRY),
     },
-}
+    *(
+        _parameter(name, _STRING, "header")
+        for name in ("Github-Public-Key-Identifier", "Github-Public-Key-Signature")
+    ),
+    body=_list_of("LeakMatch"),
+)
 
 
 def scheme_name(policies: Iterable[Policy]) -> str:
