@@ -206,14 +206,6 @@ wrong.mount("/mounted", lambda scope, receive, send: Response()(scope, receive, 
 """,
             paths=("/wrong", "/mounted/"),
         ),
-        Mistake(
-            "at once",
-            """
-from fastapi import Depends
-app.get("/wrong", dependencies=[Depends(auth.require())])(lambda: None)
-""",
-        ),
-        Mistake("at once", 'app.get("/wrong")(auth.require()(lambda: None))'),
         SPACE,
         Mistake("start", "wrong = FastAPI()\nwrong.include_router(auth.key_routes())"),
         Mistake(
@@ -359,20 +351,6 @@ wrong = Litestar([handler], plugins=[auth], logging_config=None)
             """
 from starlette.responses import Response
 wrong = auth.install(Starlette(routes=[Route("/wrong", lambda request: Response())]))
-""",
-        ),
-        Mistake(
-            "open",
-            """
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.responses import Response
-wrong = auth.install(
-    Starlette(
-        routes=[Route("/wrong", lambda request: Response())],
-        middleware=[Middleware(AuthenticationMiddleware, backend=auth)],
-    )
-)
 """,
         ),
         Mistake(

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.cases import case
 from tests.contract.adapter import MAX_AGE, World, make_world
 from tests.integrations.adapters import ADAPTERS, adapter_of, mounted, send
 
@@ -63,15 +62,3 @@ async def test_the_keys_of_another_authenticator_are_an_error_of_the_application
     with suppress(ConfigurationError):
         status = (await send(app, "GET", b"/api/admin/keys", world.bearer("jwt_admin"))).status
     assert status == 500
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_paths_that_do_not_work(name: str) -> None:
-    auth, used, keys = adapter(name, make_world())
-    argument = {"flask": "url_prefix", "litestar": "path"}.get(name, "prefix")
-    for path in ("api/keys", "/api/keys/", "", "/"):
-        with case(path):
-            with pytest.raises(ConfigurationError, match="such as '/api/keys'"):
-                auth.key_routes(**{argument: path})
-            with pytest.raises(ConfigurationError, match="such as '/api/admin/keys'"):
-                auth.admin_key_routes(keys(used, PERMISSION), **{argument: path})

@@ -138,11 +138,6 @@ class TestOneAdapterForSeveralApplications:
         with pytest.raises(ConfigurationError, match="has an authenticator already"):
             make(world.blocking)
 
-    def test_something_else(self, adapter: str) -> None:
-        make = factory(adapter, adapter_of(adapter), nothing)
-        with pytest.raises(ConfigurationError, match="Authenticator, not str"):
-            make("secret")
-
     @pytest.mark.skipif("litestar" not in ADAPTERS, reason="for Litestar")
     async def test_a_litestar_plugin_without_one(self) -> None:
         from litestar import Litestar

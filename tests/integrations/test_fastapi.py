@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, WebSocket
+from fastapi import APIRouter, FastAPI, HTTPException, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict
@@ -287,21 +287,6 @@ class TestGuards:
         assert auth.principal is auth.require()
         assert auth.require("a", "b") is auth.require("b", "a")
         assert auth.require() is not auth.require_interactive()
-
-    async def test_depends_around_a_guard_fails_while_the_route_is_declared(
-        self, auth: FastAPIAuth[User], app: FastAPI
-    ) -> None:
-        for guard in (auth.principal, auth.require("a"), auth.require_interactive()):
-            with pytest.raises(ConfigurationError, match=r"Write it without Depends\(…\)"):
-                app.get("/wrong", dependencies=[Depends(guard)])(lambda: None)
-            with pytest.raises(ConfigurationError, match=r"Annotated\[Principal, auth.require"):
-                guard()
-
-    async def test_a_guard_as_a_decorator_says_where_to_write_it(
-        self, auth: FastAPIAuth[User], app: FastAPI
-    ) -> None:
-        with pytest.raises(ConfigurationError, match=r"no decorator\. Write it into the route"):
-            app.get("/wrong")(auth.require("a")(lambda: None))
 
     async def test_a_guard_carries_its_policy(self, auth: FastAPIAuth[User]) -> None:
         guard = auth.require_interactive("admin:config").dependency

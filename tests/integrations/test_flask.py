@@ -414,7 +414,7 @@ class TestSetUpsThatCannotWork:
     def test_the_principal_of_a_view_without_a_guard(self, site: Site) -> None:
         site.app.testing = True
         site.app.get("/")(lambda: site.auth.current_principal.owner.id)
-        with pytest.raises(ConfigurationError, match="in a view without a guard"):
+        with pytest.raises(ConfigurationError, match="on a route without a guard"):
             site.ask("GET", "/", "jwt")
 
 
@@ -451,7 +451,8 @@ class TestThePrincipal:
             assert site.auth.admit(Policy()).owner.id == "alice"
         environ = {name: each for name, each in context.request.environ.items() if "msk" in name}
         environ["HTTP_AUTHORIZATION"] = key
-        assert known_principal(environ, other.auth.authenticator) is None
+        with pytest.raises(ConfigurationError, match="without a guard"):
+            known_principal(environ, other.auth.authenticator)
         reply = combined.get("/other/", environ_overrides=environ)
         assert (reply.status_code, reply.json["code"]) == (401, "key_unknown")
 

@@ -14,7 +14,7 @@ from tests.integrations.adapters import ADAPTERS, adapter_of, mounted, send
 from tests.leaks.support import Reporter, match, report
 
 from msk_auth._route_audit import list_routes
-from msk_auth.errors import ConfigurationError, TooManyAttempts
+from msk_auth.errors import TooManyAttempts
 from msk_auth.events import KeyLeaked, KeyRevocation
 from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver
 
@@ -341,16 +341,6 @@ def test_both_are_public_by_declaration(site: Site) -> None:
     ours = {each.path: each for each in audit.routes if "POST" in each.methods}
     assert set(ours) == {"/api/revoke", "/api/leaks/github"}
     assert [(each.policies, each.problems) for each in ours.values()] == [((), ())] * 2
-
-
-@pytest.mark.parametrize("path", ["api/revoke", "/api/revoke/", "", "/"])
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_paths_that_do_not_work(adapter: str, path: str) -> None:
-    auth, receiver = parts(adapter, make_world())
-    with pytest.raises(ConfigurationError, match="such as '/api/revoke'"):
-        auth.revocation_route(path=path, throttle=None)
-    with pytest.raises(ConfigurationError, match="such as '/api/leaks/github'"):
-        auth.leak_route(receiver, path=path, throttle=None)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

@@ -275,36 +275,16 @@ async def test_scopes_of_the_application_are_no_permissions(world: World) -> Non
 
 
 @pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
-@pytest.mark.parametrize("all_errors", [True, False])
-@pytest.mark.parametrize("late", [True, False])
-async def test_a_document_of_the_applications_own_making_is_finished(
-    world: World, all_errors: bool, late: bool
-) -> None:
-    oauth2 = OAuth2PasswordBearer(tokenUrl="login")
-    auth: Any = FastAPIAuth(None if late else world.authenticator, login_scheme=oauth2)
-    app = fastapi.FastAPI(title="Shop")
-
-    @app.get("/tasks/{number}", dependencies=[auth.require("tasks:read")])
-    def read(number: int) -> None: ...
-
+async def test_a_document_of_the_applications_own_making_is_finished(world: World) -> None:
+    """As an application makes it that serves its documentation behind its own login."""
+    app = fastapi.FastAPI()
+    auth = FastAPIAuth(world.authenticator)
     app.include_router(auth.key_routes())
-    errors = "all" if all_errors else "problems"
-    auth.install(app, world.authenticator if late else None, errors=errors)
-
-    # As an application does that serves its documentation behind its own login.
-    def made() -> Json:
-        return get_openapi(title="Shop", version=app.version, routes=app.routes)
-
-    # Another application has a setting of its own.
-    other = auth.install(fastapi.FastAPI(), world.authenticator if late else None)
-    assert "msk_auth." in json.dumps(made()["paths"])
-    finished = auth.complete_openapi(app, made())
-    assert finished == app.openapi()
-    assert auth.complete_openapi(app, finished) == app.openapi()
-    assert ("HTTPValidationError" in json.dumps(finished["paths"])) == (not all_errors)
-    assert "HTTPValidationError" in json.dumps(auth.complete_openapi(other, made())["paths"])
-    with pytest.raises(ConfigurationError, match=r"auth\.install\(app\)"):
-        auth.complete_openapi(fastapi.FastAPI(), {})
+    app.openapi = lambda: get_openapi(title="Mine", version="1", routes=app.routes)  # type: ignore[method-assign]
+    auth.install(app)
+    document = app.openapi()
+    assert document["info"]["title"] == "Mine"
+    assert "msk_auth." not in json.dumps(document)
 
 
 @pytest.mark.parametrize("delegates", [True, False])
@@ -367,9 +347,6 @@ async def test_the_scheme_is_there_when_nothing_else_uses_it() -> None:
 
 
 async def test_a_scheme_that_is_none_is_refused(world: World) -> None:
-    if "fastapi" in MAKERS:
-        with pytest.raises(ConfigurationError, match="login_scheme must be a scheme such as"):
-            FastAPIAuth(world.authenticator, login_scheme="Password")  # type: ignore[arg-type]
     if "litestar" in MAKERS:
         auth = LitestarAuth(world.authenticator, login_scheme="Password")
         app = litestar.Litestar([auth.key_routes()], plugins=[auth], logging_config=None)

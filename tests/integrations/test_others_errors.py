@@ -10,7 +10,7 @@ import pytest
 from tests.contract.adapter import Surprise, World, make_world
 from tests.integrations.adapters import installed, send
 
-from msk_auth.errors import ConfigurationError, TooManyAttempts
+from msk_auth.errors import TooManyAttempts
 
 pytestmark = pytest.mark.anyio
 
@@ -199,10 +199,3 @@ if "fastapi" in MAKERS:
         after = (await send(fastapi_app(make_world()), "GET", b"/openapi.json")).json
         assert json.dumps(after) == json.dumps(before)
         assert "HTTPValidationError" in json.dumps(after["paths"])
-
-
-def test_another_choice_is_refused() -> None:
-    from msk_auth.http.answers import check_errors
-
-    with pytest.raises(ConfigurationError, match="errors='some' does not work"):
-        check_errors("some")  # type: ignore[arg-type]

@@ -208,16 +208,6 @@ class TestSetUpsThatCannotWork:
 
         return LitestarAuth
 
-    def test_a_session_that_is_no_function(self, make_auth: Any) -> None:
-        with pytest.raises(ConfigurationError, match="session must be a function"):
-            make_auth(session="db_session")
-
-    def test_a_session_that_has_to_be_awaited(self, make_auth: Any) -> None:
-        async def find_session(*_: object) -> None: ...
-
-        with pytest.raises(ConfigurationError, match="session is async"):
-            make_auth(session=find_session)
-
     def test_users_without_a_session(self, make_auth: Any) -> None:
         # Litestar reads the type of the user from the handler.
         given = [] if make_auth.__name__ == "LitestarAuth" else [users()]

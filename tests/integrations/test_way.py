@@ -46,12 +46,12 @@ AWAITED = [
     "AsyncVerifier._act_by_key",
 ]
 WAYS = {
-    "fastapi": ["Guard.__call__", "AsgiAuth.admit", *AWAITED],
+    "fastapi": ["Guard.__call__", "FastAPIAuth._admit", *AWAITED],
     "starlette": ["StarletteAuth._guard.<locals>.decorate.<locals>.guarded", *AWAITED],
     "litestar": [
         "LitestarAuth._middleware.<locals>.admit_and_continue",
         "LitestarAuth._admitted",
-        "LitestarAuth._verify",
+        "LitestarAuth._admit",
         *AWAITED,
     ],
     "flask": [

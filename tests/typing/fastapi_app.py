@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from starlette.requests import HTTPConnection
 
 from msk_auth import AsyncAuthenticator, Authenticator, Owner, Policy, Principal
-from msk_auth.integrations.fastapi import FastAPIAuth, Guard
+from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import key_headers
 
@@ -75,7 +75,6 @@ async def ws(websocket: WebSocket, principal: CurrentPrincipal) -> None:
 
 async def by_hand(connection: HTTPConnection) -> None:
     assert_type(await auth.admit(connection, Policy()), Principal[User])
-    assert_type(await Guard(auth, Policy())(connection), Principal[User])
 
 
 def find_owner_blocking(owner_id: str) -> Owner[User] | None:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import assert_type
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 from starlette.websockets import WebSocket
 
 from msk_auth import AsyncAuthenticator, AsyncUsers, Owner, Policy, Principal, Users
-from msk_auth.integrations.starlette import AuthenticatedUser, StarletteAuth
+from msk_auth.integrations.starlette import StarletteAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 
@@ -37,7 +35,7 @@ assert_type(auth.key_routes(prefix="/api/keys", operations=["list_keys"]), list[
 async def tasks(request: Request) -> JSONResponse:
     principal = auth.principal(request)
     assert_type(principal, Principal[User])
-    assert_type(AuthenticatedUser(principal).principal.user, User)
+    assert_type(principal.user, User)
     return JSONResponse(principal.user.name)
 
 
@@ -62,7 +60,6 @@ async def by_hand(request: Request) -> None:
 app = auth.install(
     Starlette(
         routes=[Route("/tasks", tasks), Route("/in", in_a_thread), *auth.key_routes()],
-        middleware=[Middleware(AuthenticationMiddleware, backend=auth)],
     )
 )
 assert_type(app, Starlette)

@@ -46,6 +46,8 @@ NAMED: Final = "msk_auth.named"
 AUTHENTICATED: Final = any_credential()
 """For code that is no guard, and only wants to know the principal: it names nothing on behalf of the guards."""
 
+_WITHOUT_GUARD: Final = "The principal of a request was read on a route without a guard. Guard the route, as with auth.require()."
+
 T = TypeVar("T")
 
 
@@ -77,19 +79,19 @@ def session_of(memory: Memory, authenticator: BaseAuthenticator[Any]) -> Request
     return None if kept is None or kept[0] is not authenticator else kept[1]
 
 
-def known_principal(
-    memory: Memory, authenticator: BaseAuthenticator[UserT]
-) -> Principal[UserT] | None:
-    """The principal that a guard found for this request, or None if no guard of this authenticator ran.
-
-    A mounted application may have an authenticator, and so users, of its own.
+def known_principal(memory: Memory, authenticator: BaseAuthenticator[UserT]) -> Principal[UserT]:
+    """The principal that a guard found for this request.
 
     Raises:
         Problem: The guard found the credentials not acceptable.
+        ConfigurationError: No guard of this authenticator ran. A mounted application may have an authenticator, and so users, of
+            its own.
     """
     outcome: Outcome | None = memory.get(OUTCOME)
     if outcome is None or outcome[0] is not authenticator:
-        return None
+        # Not every framework logs what is raised, and this has to be easy to find.
+        log.error(_WITHOUT_GUARD)
+        raise ConfigurationError(_WITHOUT_GUARD)
     found: Principal[UserT] | Problem = outcome[2]
     if not isinstance(found, Principal):
         raise _without_frames(found)

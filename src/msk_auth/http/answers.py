@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import quote
 
 from msk_auth.authenticator import BaseAuthenticator
-from msk_auth.core.errors import PROBLEM_BASE, ConfigurationError, Problem
+from msk_auth.core.errors import PROBLEM_BASE, Problem
 from msk_auth.core.fields import KEY_FIELDS
 from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage
@@ -75,21 +75,6 @@ class ContentTooLarge(Problem):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"This operation reads at most {limit} bytes.")
-
-
-def check_errors(errors: Errors) -> Errors:
-    """Which errors an adapter answers.
-
-    Raises:
-        ConfigurationError: It is none of the three.
-    """
-    if errors not in {"problems", "http", "all"}:
-        raise ConfigurationError(
-            f"errors={errors!r} does not work. Write errors='http' to have refusals answered as your own HTTP errors are,"
-            " errors='all' to have every error answered with a problem document, or leave it out to have the application's"
-            " errors left alone."
-        )
-    return errors
 
 
 @dataclass(frozen=True, slots=True)

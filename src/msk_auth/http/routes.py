@@ -1,12 +1,12 @@
-"""A row of a table of routes, and what is checked while an application mounts some of them."""
+"""A row of a table of routes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
-from msk_auth.core.errors import ConfigurationError, RequestMalformed
+from msk_auth.core.errors import RequestMalformed
 from msk_auth.core.policy import Policy, any_credential, require_interactive
 
 from .openapi import Json
@@ -64,39 +64,6 @@ def broken_body() -> RequestMalformed:
     )
 
 
-def named_rows(
-    table: tuple[Route, ...], operations: Collection[str] | None, kind: str
-) -> tuple[Route, ...]:
-    """The rows of a table that an application wants.
-
-    Args:
-        table: The routes.
-        operations: Their names; None means all.
-        kind: What the routes are called, for an error.
-
-    Raises:
-        ConfigurationError: It is no collection of names of these routes, or empty.
-    """
-    if operations is None:
-        return table
-    given = cast("object", operations)
-    known = [row.name for row in table]
-    is_list = isinstance(given, Collection) and not isinstance(given, str)
-    if not is_list or not operations or any(name not in known for name in operations):
-        raise ConfigurationError(
-            f"operations={given!r} does not name {kind}. Write a list of some of these: {', '.join(known)}."
-        )
-    return tuple(row for row in table if row.name in operations)
-
-
-def check_path(path: str, example: str) -> None:
-    """Check while starting that routes can be served under a path.
-
-    Raises:
-        ConfigurationError: It does not begin with a slash, or ends with one.
-    """
-    if not path.startswith("/") or path.endswith("/"):
-        raise ConfigurationError(
-            f"The path {path!r} does not work. Write it with a slash at its beginning and none at its end,"
-            f" such as {example!r}."
-        )
+def named_rows(table: tuple[Route, ...], operations: Collection[str] | None) -> tuple[Route, ...]:
+    """The rows of a table that an application wants, by their names; None means all."""
+    return tuple(row for row in table if operations is None or row.name in operations)

@@ -8,7 +8,6 @@ from copy import copy
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar
 
-from msk_auth._callables import returns_awaitable
 from msk_auth.authenticator import BaseAuthenticator
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import Policy, require, require_interactive, require_key
@@ -37,8 +36,7 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         find_session: The application's function that finds the session of a request; its arguments are the framework's.
 
     Raises:
-        ConfigurationError: It is no authenticator, `logins` is no list of functions that it can call, or `find_session` is
-            no function or async.
+        ConfigurationError: A function of `logins` is async where it must not be, or the authenticator reads no users in a session.
     """
 
     def __init__(
@@ -50,8 +48,6 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         awaits: bool,
         find_session: Callable[..., object] | None = None,
     ) -> None:
-        if find_session is not None:
-            _check_session(find_session)
         self._find_session = find_session
         self._login_sources = LoginSources(
             logins, own_csrf_protection=own_csrf_protection, awaits=awaits
@@ -93,12 +89,16 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
             ConfigurationError: There is no `session` to load them in.
         """
         users = users_in(load_user)
-        if users is not None and self._find_session is None:
-            raise ConfigurationError(
-                f"auth.user(users) loads the user in the session of the request. Write {type(self).__name__}(…, session=…)"
-                " with a function that returns it."
-            )
+        if users is not None:
+            self._demand_session()
         return users
+
+    def _demand_session(self) -> None:
+        if self._find_session is None:
+            raise ConfigurationError(
+                f"auth.user loads the user in the session of the request. Write {type(self).__name__}(…, session=…) with a"
+                " function that returns it, or give auth.user a function that loads the user."
+            )
 
     def shares_guards_with(self, other: object) -> bool:
         """True if the two are one adapter, each perhaps bound to the authenticator of an application."""
@@ -156,14 +156,3 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
     @abstractmethod
     def _serving_here(self) -> Self | None:
         """The copy of this adapter whose application serves the current request."""
-
-
-def _check_session(find_session: object) -> None:
-    if not callable(find_session):
-        raise ConfigurationError(
-            f"session must be a function that returns the session of a request, not {type(find_session).__name__}."
-        )
-    if returns_awaitable(find_session) is True:
-        raise ConfigurationError(
-            "session is async. Pass a plain function that returns the session which your application keeps for the request."
-        )

@@ -236,23 +236,12 @@ class AsgiAuth(
         """
 
     def _bind(self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]) -> None:
-        given = cast("object", authenticator)
-        if isinstance(given, Authenticator):
+        if isinstance(authenticator, Authenticator):
             self._login_sources.check_blocking()
-            blocking = cast("Authenticator[UserT]", given)
-            self._authenticator: AsyncAuthenticator[UserT] = OffLoopAuthenticator(blocking)
-        elif isinstance(given, AsyncAuthenticator):
-            self._authenticator = cast("AsyncAuthenticator[UserT]", given)
+            self._authenticator: AsyncAuthenticator[UserT] = OffLoopAuthenticator(authenticator)
         else:
-            raise ConfigurationError(
-                f"{type(self).__name__} needs an AsyncAuthenticator or an Authenticator, not"
-                f" {type(given).__name__}."
-            )
+            self._authenticator = authenticator
         super()._bind(authenticator)
-
-    def _bound_for(self, scope: Memory) -> Self:
-        """As :meth:`_bound_in`; an adapter with an authenticator need not be installed."""
-        return self if self._given is not None else self._bound_in(scope)
 
     def _serving_here(self) -> Self | None:
         serving: Self | None = self._serving.get()
@@ -265,8 +254,7 @@ class AsgiAuth(
         # credentials count must not depend on that.
         authorization = tuple(values(scope, b"authorization"))
         elsewhere = self._ask_elsewhere(scope) if self._login_sources.functions else None
-        if in_session and self._find_session is not None and not self._is_own_route(scope):
-            self._request_session(scope)
+        reads_in_session = in_session and self._find_session is not None
         client = scope.get("client")
         return await admit(
             scope,
@@ -275,24 +263,22 @@ class AsgiAuth(
             policy,
             # As the server states it. There is none on a Unix socket.
             address=None if client is None else client[0],
-            afresh=afresh or is_open(scope),
+            afresh=afresh or (scope["type"] == "websocket" and is_open(scope)),
             elsewhere=elsewhere,
+            session=self._session_to_read_in(scope) if reads_in_session else None,
         )
 
-    def _is_own_route(self, scope: Memory) -> bool:
-        """Whether it is known before the route is called that it is one of the library.
-
-        Such a route holds no session of the application while the store waits for a connection of its own.
-        """
-        return False
+    def _session_to_read_in(self, scope: Memory) -> RequestSession | None:
+        return self._request_session(scope)
 
     def _request_session(self, scope: Memory) -> RequestSession:
+        """The session of a request, for an adapter that has a function which finds it."""
         find = cast("Callable[[ConnectionT], object]", self._find_session)
-        return keep_session(scope, self.authenticator, lambda: find(self._connection(scope)))
+        return keep_session(scope, self._authenticator, lambda: find(self._connection(scope)))
 
     async def _load_user(self, request: RequestSession, principal: Principal[UserT]) -> Any:
         """The application's user of a request, in its session; the one that was read to verify the request."""
-        users = users_of(self.authenticator)
+        users = users_of(self._authenticator)
         return await load_user_once(*loading_in(request, users, principal, call_awaited))
 
     def _ask_elsewhere(self, scope: Memory) -> RequestLogins:
@@ -319,15 +305,15 @@ class AsgiAuth(
     ) -> Answer:
         """The answer of one of the library's own routes."""
         scope = request.scope
-        bound = self._bound_for(scope)
+        bound = self._bound_in(scope)
         exchange = AsyncExchange(
-            authenticator=bound.authenticator,
+            authenticator=bound._authenticator,
             query=scope["query_string"],
             path=path,
             key_id=scope["path_params"].get("key_id", ""),
             content_type=next(iter(_texts(scope, b"content-type")), None),
             header=lambda name: _only(_texts(scope, name.encode())),
-            admit=lambda policy: self._bound_in(scope)._verify(scope, policy, in_session=False),
+            admit=lambda policy: bound._verify(scope, policy, in_session=False),
             read_body=read_body,
             call=call_awaited,
             throttle=None if throttle is None else partial(call_awaited, throttle, request),
@@ -409,9 +395,6 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
             throttle: Called with each request first; it raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
                 Either `async`, or blocking: then it runs in a thread. Pass None if something in front of the application
                 limits requests already.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one.
         """
         return self._mount_public(revocation_route(path), throttle)
 
@@ -428,9 +411,6 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
             receiver: Checks the reports and revokes the keys.
             path: Where to serve it.
             throttle: As for :meth:`revocation_route`.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one.
         """
         return self._mount_public(leak_route(path, receiver), throttle)
 

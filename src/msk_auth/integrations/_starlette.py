@@ -34,7 +34,7 @@ from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http.admission import Memory
-from msk_auth.http.answers import Answer, Errors, check_errors
+from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.routes import Route
 
 from ._adapter import GuardT
@@ -101,7 +101,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         if app.middleware_stack is not None:
             raise ConfigurationError("Call install(app) before the application starts.")
         bound = self._bound_to(authenticator, "auth.install(app, authenticator)")
-        bound._prepare(app, check_errors(errors))
+        bound._prepare(app, errors)
         app.state.msk_auth = bound
         return app
 

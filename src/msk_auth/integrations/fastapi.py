@@ -21,9 +21,17 @@ pages are no part of a router's or an application's `dependencies`.
 # No `from __future__ import annotations`: FastAPI reads the annotations below at run time.
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
-from typing import Any, Final, Generic, NoReturn, TypeGuard, cast
+from typing import Any, Final, Generic, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
 import fastapi.routing
@@ -58,14 +66,14 @@ from msk_auth._route_audit import AuditedRoute, has_own_guard, register_reader
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
-from msk_auth.core.logins import name_of
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, require
 from msk_auth.http._async.routes import admin_key_routes, key_routes
-from msk_auth.http.admission import keep_session, loaded_user, users_of
+from msk_auth.http.admission import Memory, keep_session, loaded_user, session_of
 from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.openapi import TAG, complete_document, scheme_name
-from msk_auth.http.routes import AdminKeyOperation, KeyOperation, Route, check_path
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation, Route
+from msk_auth.users import RequestSession
 
 from ._asgi import LoginOf, PublicRoutes, Throttle
 from ._starlette import (
@@ -99,16 +107,6 @@ _CONNECTION: Final = inspect.Parameter(
 )
 
 
-def _session_dependency(session: object) -> Depends | None:
-    if session is None:
-        return None
-    if isinstance(session, Depends) or not callable(session):
-        raise ConfigurationError(
-            "session must be the function that gives the session of a request, such as session=get_session, without Depends(…)."
-        )
-    return Depends(session)
-
-
 class Guard(SecurityBase, Generic[UserT]):
     """A dependency that lets a request or a websocket pass, as its principal, or raises.
 
@@ -120,13 +118,16 @@ class Guard(SecurityBase, Generic[UserT]):
     """
 
     def __init__(
-        self, auth: "FastAPIAuth[UserT]", policy: Policy, session: Depends | None = None
+        self,
+        policy: Policy,
+        session: Depends | None,
+        admit: Callable[[Memory, Policy, object], Awaitable[Principal[UserT]]],
     ) -> None:
         # The finished document has other schemes: one guard may be passed with one of two.
         self.model: SecurityBaseModel = HTTPBearer()
         self.scheme_name: str = scheme_name([policy])
         self.policy = policy
-        self._auth = auth
+        self._admit = admit
         # FastAPI reads it when a route is declared. Without a dependency `session` must not be in it: FastAPI would take it from
         # the query, where a client chooses it.
         more = [] if session is None else [_parameter("session", session)]
@@ -144,37 +145,7 @@ class Guard(SecurityBase, Generic[UserT]):
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
         """
-        if session is not None:
-            keep_session(connection.scope, self._auth.authenticator, lambda: session)
-        if self.policy.is_bare:
-            # The principal as a parameter, beside a guard of the route that says which keys may pass.
-            for guard in _guards_of(connection.scope):
-                if not guard.policy.is_bare:
-                    await self._auth.admit(connection, guard.policy)
-        return await self._auth.admit(connection, self.policy)
-
-
-class _Declared(Security):
-    """A guard as a dependency, which FastAPI takes as it is.
-
-    `Depends(…)` around it, and a decorator of it, are usual mistakes, for which Python would say that it cannot be called.
-    """
-
-    def __call__(self, *decorated: object) -> NoReturn:
-        if decorated:
-            raise ConfigurationError(
-                "This guard is a dependency and no decorator. Write it into the route, as in"
-                " @app.get('/tasks', dependencies=[auth.require('tasks:read')])."
-            )
-        raise ConfigurationError(
-            "This guard is a dependency already. Write it without Depends(…), as in"
-            " Annotated[Principal, auth.require('tasks:read')] or dependencies=[auth.require('tasks:read')]."
-        )
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        # FastAPI looks at it when the route is declared.
-        return self()
+        return await self._admit(connection.scope, self.policy, session)
 
 
 class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Request]):
@@ -196,8 +167,8 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             :class:`~msk_auth.Users` read the user in that session; a test replaces it in `app.dependency_overrides` as ever.
 
     Raises:
-        ConfigurationError: It is no authenticator, `logins` is no list of functions that it can call, `login_scheme` is
-            no scheme, or `session` is no dependency.
+        ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator reads no users in a
+            session.
     """
 
     def __init__(
@@ -209,12 +180,10 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         login_scheme: SecurityBase | None = None,
         session: Callable[..., object] | None = None,
     ) -> None:
-        self._session = _session_dependency(session)
-        super().__init__(authenticator, logins=logins, own_csrf_protection=own_csrf_protection)
-        if login_scheme is not None and not isinstance(cast("object", login_scheme), SecurityBase):
-            raise ConfigurationError(
-                f"login_scheme must be a scheme such as OAuth2PasswordBearer(tokenUrl=…), not {login_scheme!r}."
-            )
+        self._session = None if session is None else Depends(session)
+        super().__init__(
+            authenticator, logins=logins, own_csrf_protection=own_csrf_protection, session=session
+        )
         self._login_scheme = login_scheme
         self._guards: dict[tuple[Policy, bool], Security] = {}
         self._answered: WeakKeyDictionary[FastAPI, Errors] = WeakKeyDictionary()
@@ -267,11 +236,6 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
                 authenticator no `Users`. Or the function depends neither on :attr:`owner_id` nor on another guard, or takes
                 `owner_id` from the query, where a client writes what it likes.
         """
-        for permission in cast("tuple[object, ...]", permissions):
-            if callable(permission):
-                raise ConfigurationError(
-                    f"{permission!r} is not a permission. Write auth.user(load_user={name_of(permission)})."
-                )
         guard = self._guard(require(*permissions))
         if load_user is None:
             return self._user_of_session(guard)
@@ -291,20 +255,14 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         return Depends(current_user)
 
     def _user_of_session(self, guard: Security) -> Depends:
-        session = self._session
-        if session is None:
-            raise ConfigurationError(
-                "auth.user() needs the session of a request. Write FastAPIAuth(authenticator, session=get_session) with the"
-                " dependency that gives it, or auth.user(load_user=…) with a dependency that loads the user."
-            )
-        if self._given is not None:
-            users_of(self._given)
+        self._demand_session()
 
         async def current_user(
-            connection: HTTPConnection, principal: Any = guard, session: Any = session
+            connection: HTTPConnection, principal: Any = guard, session: Any = self._session
         ) -> Any:
-            request = keep_session(connection.scope, self.authenticator, lambda: session)
-            return await self._load_user(request, principal)
+            bound = self._bound_in(connection.scope)
+            request = keep_session(connection.scope, bound._authenticator, lambda: session)
+            return await bound._load_user(request, principal)
 
         return Depends(current_user)
 
@@ -328,16 +286,8 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             tags: Of the routes in the OpenAPI document.
             operation_id: Gives a route its `operationId`, from its name such as `list_keys`. By default they are made as the
                 application makes those of its own routes.
-
-        Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of these
-                names.
         """
-        check_path(prefix, "/api/keys")
-        router = APIRouter(prefix=prefix, tags=list(tags), lifespan=self._demand_install)
-        for row in key_routes(operations):
-            self._mount(router, row, operation_id=operation_id)
-        return router
+        return self._router(key_routes(operations), prefix, tags, operation_id)
 
     def admin_key_routes(
         self,
@@ -359,31 +309,53 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
             tags: Of the routes in the OpenAPI document.
             operation_id: As for :meth:`key_routes`.
-
-        Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of
-                these names.
         """
-        check_path(prefix, "/api/admin/keys")
+        return self._router(admin_key_routes(admin, operations), prefix, tags, operation_id)
+
+    def _mount_public(self, row: Route, throttle: Throttle[Request] | None) -> APIRouter:
+        return self._router([row], "", [TAG], None, throttle)
+
+    def _router(
+        self,
+        rows: Sequence[Route],
+        prefix: str,
+        tags: Sequence[str],
+        operation_id: Callable[[str], str] | None,
+        throttle: Throttle[Request] | None = None,
+    ) -> APIRouter:
         router = APIRouter(prefix=prefix, tags=list(tags), lifespan=self._demand_install)
-        for row in admin_key_routes(admin, operations):
-            self._mount(router, row, operation_id=operation_id)
+        for row in rows:
+            # For the documentation and the route audit: the endpoint checks the policy by itself.
+            # It holds no session of the application while the store waits for a connection of its own.
+            guards = [] if row.policy is None else [self._guard(row.policy, in_session=False)]
+            router.add_api_route(
+                row.path,
+                self._endpoint(row, throttle),
+                methods=[row.method],
+                name=row.name,
+                dependencies=guards,
+                # The endpoint's own answer counts; these two keep the document to it.
+                status_code=row.status,
+                response_class=Response,
+                operation_id=None if operation_id is None else operation_id(row.name),
+                openapi_extra=row.operation,
+            )
         return router
 
-    def complete_openapi(self, app: FastAPI, document: dict[str, Any]) -> dict[str, Any]:
-        """Finish an OpenAPI document that the application has made with `get_openapi` itself, and return it.
+    async def _admit(self, scope: Memory, policy: Policy, session: object) -> Principal[UserT]:
+        bound = self._bound_in(scope)
+        if session is not None:
+            keep_session(scope, bound._authenticator, lambda: session)
+        if policy.is_bare:
+            # The principal as a parameter, beside a guard of the route that says which keys may pass.
+            for guard in _guards_of(scope):
+                if not guard.policy.is_bare:
+                    await bound._verify(scope, guard.policy)
+        return await bound._verify(scope, policy)
 
-        `app.openapi()` as it was before :meth:`install` is finished without it. Without the schemas and schemes of the library
-        a document refers to what is not there. To finish it twice changes nothing.
-
-        Args:
-            app: The application that the adapter is installed on.
-            document: What `get_openapi` returned. It is changed.
-
-        Raises:
-            ConfigurationError: The adapter is not installed on it.
-        """
-        return self._bound_in({"app": app})._complete(app, document)
+    def _session_to_read_in(self, scope: Memory) -> RequestSession | None:
+        # A guard that depends on it has kept it.
+        return session_of(scope, self._authenticator)
 
     @asynccontextmanager
     async def _demand_install(self, app: object) -> AsyncGenerator[None]:
@@ -465,41 +437,13 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         members = {} if detail is None else {"context": jsonable_encoder(detail)}
         return self._renderer.http_error(error.status_code, members=members)
 
-    def _mount_public(self, row: Route, throttle: Throttle[Request] | None) -> APIRouter:
-        return self._mount(APIRouter(tags=[TAG]), row, throttle)
-
-    def _mount(
-        self,
-        router: APIRouter,
-        row: Route,
-        throttle: Throttle[Request] | None = None,
-        operation_id: Callable[[str], str] | None = None,
-    ) -> APIRouter:
-        router.add_api_route(
-            row.path,
-            self._endpoint(row, throttle),
-            methods=[row.method],
-            name=row.name,
-            # For the documentation and the route audit: the endpoint checks the policy by itself.
-            # It holds no session of the application while the store waits for a connection of its own.
-            dependencies=None
-            if row.policy is None
-            else [self._guard(row.policy, in_session=False)],
-            # The endpoint's own answer counts; these two keep the document to it.
-            status_code=row.status,
-            response_class=Response,
-            operation_id=None if operation_id is None else operation_id(row.name),
-            openapi_extra=row.operation,
-        )
-        return router
-
     def _guard(self, policy: Policy, *, in_session: bool = True) -> Security:
         # The same object for the same policy, so that FastAPI calls it once per request.
         session = self._session if in_session else None
         key = (policy, session is None)
         if key not in self._guards:
             # The name of its scheme holds the permissions. FastAPI would call a dependency once for each list of scopes.
-            self._guards[key] = _Declared(Guard(self, policy, session))
+            self._guards[key] = Security(Guard(policy, session, self._admit))
         return self._guards[key]
 
 

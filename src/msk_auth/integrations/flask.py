@@ -86,8 +86,8 @@ from msk_auth.http.admission import (
     loading_in,
     users_of,
 )
-from msk_auth.http.answers import Answer, Errors, check_errors
-from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body, check_path
+from msk_auth.http.answers import Answer, Errors
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body
 from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.users import AnyUsers, RequestSession
@@ -185,9 +185,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         Raises:
             ConfigurationError: There is none yet, or no application is current.
         """
-        bound = self._bound_here()
-        assert bound._given is not None  # noqa: S101 - what a bound adapter has
-        return bound._given
+        return self._bound_here()._authenticator
 
     def _serving_here(self) -> Self | None:
         installed = current_app.extensions.get(_EXTENSION) if has_app_context() else None
@@ -226,7 +224,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 f"This application has a {type(installed).__name__} already. Use that one for all"
                 " of its views."
             )
-        answered = check_errors(errors)
         bound = self._bound_to(authenticator, "auth.init_app(app, authenticator)")
         app.extensions[_EXTENSION] = bound
         self._views.prepare(app)
@@ -234,13 +231,13 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         app.before_request_funcs.setdefault(None, []).insert(0, bound._admitting(app))
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
-            as_http = answered == "http"
+            as_http = errors == "http"
             app.register_error_handler(
                 Problem, bound._on_problem_as_http if as_http else bound._on_problem
             )
         # With TRAP_HTTP_EXCEPTIONS Flask looks for a handler of it, as of every other exception.
         app.register_error_handler(_Refused, _response_of)
-        if answered == "all" and HTTPException not in handlers:
+        if errors == "all" and HTTPException not in handlers:
             app.register_error_handler(HTTPException, bound._on_http_exception)
         # Flask has no hook for the end of an application.
         atexit.register(_flush_at_exit, ref(app))
@@ -252,13 +249,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         Raises:
             ConfigurationError: The view has no guard.
         """
-        principal = known_principal(request.environ, self.authenticator)
-        if principal is None:
-            raise ConfigurationError(
-                "current_principal was read in a view without a guard. Decorate the view with"
-                " @auth.require(), below its route."
-            )
-        return principal
+        return known_principal(request.environ, self.authenticator)
 
     @property
     def is_admitted(self) -> bool:
@@ -319,13 +310,14 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         return current_user
 
     def _load_in_session(self, users: AnyUsers) -> Any:
-        principal = self.current_principal
-        users = users_of(self.authenticator, users)
-        return load_user_once(*loading_in(self._request_session(), users, principal))
+        bound = self._installed()
+        principal = known_principal(request.environ, bound._authenticator)
+        users = users_of(bound._authenticator, users)
+        return load_user_once(*loading_in(bound._request_session(), users, principal))
 
     def _request_session(self) -> RequestSession:
         find = cast("Callable[[], object]", self._find_session)
-        return keep_session(request.environ, self.authenticator, find)
+        return keep_session(request.environ, self._authenticator, find)
 
     def any_credential(self) -> Decorator:
         """A decorator for views that lets every accepted credential pass, also a key with scopes of its own.
@@ -397,16 +389,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
                 default all. In the place of one that is left out the application can have a route of its own.
             name: The blueprint's name, for `url_for`.
-
-        Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of these
-                names.
         """
-        check_path(url_prefix, "/api/keys")
-        blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
-        for row in key_routes(operations):
-            self._mount(blueprint, row, row.name)
-        return blueprint
+        return self._blueprint(name, key_routes(operations), url_prefix)
 
     def admin_key_routes(
         self,
@@ -426,16 +410,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             url_prefix: Where to serve it.
             operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
             name: The blueprint's name, for `url_for`.
-
-        Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of
-                these names.
         """
-        check_path(url_prefix, "/api/admin/keys")
-        blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
-        for row in admin_key_routes(admin, operations):
-            self._mount(blueprint, row, row.name)
-        return blueprint
+        return self._blueprint(name, admin_key_routes(admin, operations), url_prefix)
 
     def revocation_route(
         self, *, path: str = "/api/revoke", name: str = "revocation", throttle: Throttle | None
@@ -450,11 +426,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             throttle: Called with each request first; it raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
                 Pass None if something in front of the application limits requests already.
             name: The blueprint's name, for `url_for`.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        return self._mount(Blueprint(name, __name__), revocation_route(path), "receive", throttle)
+        return self._blueprint(name, [revocation_route(path)], throttle=throttle)
 
     def leak_route(
         self,
@@ -471,12 +444,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             path: Where to serve it.
             throttle: As for :meth:`revocation_route`.
             name: The blueprint's name, for `url_for`.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one.
         """
-        row = leak_route(path, receiver)
-        return self._mount(Blueprint(name, __name__), row, "receive", throttle)
+        return self._blueprint(name, [leak_route(path, receiver)], throttle=throttle)
 
     def check(self, app: Flask) -> None:
         """Find out whether every view is guarded as declared, once the application is complete.
@@ -499,8 +468,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
-        self._check_installed()
-        return self._verify(request.environ, policy)
+        return self._installed()._verify(request.environ, policy)
 
     def answer(self, problem: Problem) -> Response:
         """The response to a problem: that of the application's error handler for it, or the problem document.
@@ -532,8 +500,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             Problem: The credentials are refused now, or the policy is not met.
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
-        self._check_installed()
-        return self._verify(request.environ, policy, afresh=True)
+        return self._installed()._verify(request.environ, policy, afresh=True)
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
         """A watch that ends a response that goes on within two seconds of a revocation.
@@ -557,17 +524,12 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         return self._views.policies_of(app, endpoint, method)
 
     def _bind(self, authenticator: Authenticator[UserT]) -> None:
-        given = cast("object", authenticator)
-        if isinstance(given, AsyncAuthenticator):
+        if isinstance(cast("object", authenticator), AsyncAuthenticator):
             raise ConfigurationError(
-                "FlaskAuth needs an Authenticator; AsyncAuthenticator works on an event loop, and Flask"
-                " has none. Write Authenticator(…) with a sync store and a plain find_owner. Async"
-                " views work with it too."
+                "FlaskAuth needs an Authenticator: Flask has no event loop for an AsyncAuthenticator. Write Authenticator(…) with"
+                " a sync store and a plain find_owner. Async views work with it too."
             )
-        if not isinstance(given, Authenticator):
-            raise ConfigurationError(
-                f"FlaskAuth needs an Authenticator, not {type(given).__name__}."
-            )
+        self._authenticator = authenticator
         super()._bind(authenticator)
 
     def _guard(self, policy: Policy) -> Decorator:
@@ -605,19 +567,31 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
 
         return guarded
 
-    def _mount(
-        self, blueprint: Blueprint, row: Row, endpoint: str, throttle: Throttle | None = None
+    def _blueprint(
+        self,
+        name: str,
+        rows: Sequence[Row],
+        url_prefix: str | None = None,
+        throttle: Throttle | None = None,
     ) -> Blueprint:
+        blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
+        for row in rows:
+            view = declare_view(self._view(row, throttle), row.policy)
+            rule = row.path.replace("{", "<").replace("}", ">")
+            blueprint.add_url_rule(rule, row.name, view, methods=[row.method])
+        return blueprint
+
+    def _view(self, row: Row, throttle: Throttle | None) -> Callable[..., Response]:
         def view(key_id: str = "") -> Response:
-            self._check_installed()
+            bound = self._installed()
             exchange = Exchange(
-                authenticator=self.authenticator,
+                authenticator=bound._authenticator,
                 query=request.query_string,
                 path=request.root_path + request.path,
                 key_id=key_id,
                 content_type=request.environ.get("CONTENT_TYPE"),
                 header=_header,
-                admit=functools.partial(self._verify, request.environ, in_session=False),
+                admit=functools.partial(bound._verify, request.environ, in_session=False),
                 read_body=_read_body,
                 call=operator.call,
                 throttle=None if throttle is None else functools.partial(throttle, request),
@@ -627,10 +601,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             except Problem as problem:
                 return self.answer(problem)
 
-        declare_view(view, row.policy)
-        rule = row.path.replace("{", "<").replace("}", ">")
-        blueprint.add_url_rule(rule, endpoint, view, methods=[row.method])
-        return blueprint
+        return view
 
     def _verify(
         self,
@@ -643,16 +614,17 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         # Kept in the environment and not in Flask's `g`: that belongs to the application context, which outlives a
         # request wherever the application has pushed one, and a principal must never pass to the next request.
         elsewhere = self._ask_elsewhere(environ) if self._login_sources.functions else None
-        if in_session and self._find_session is not None:
-            self._request_session()
         return admit(
             environ,
-            self.authenticator,
+            self._authenticator,
             _authorization(environ),
             policy,
             address=environ.get("REMOTE_ADDR"),
             afresh=afresh,
             elsewhere=elsewhere,
+            session=self._request_session()
+            if in_session and self._find_session is not None
+            else None,
         )
 
     def _ask_elsewhere(self, environ: Memory) -> RequestLogins:
@@ -671,19 +643,25 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             request, method=request.method, scheme=environ["wsgi.url_scheme"], headers=headers
         )
 
-    def _check_installed(self) -> None:
-        if not self.shares_guards_with(current_app.extensions.get(_EXTENSION)):
+    def _installed(self) -> Self:
+        """This adapter, bound as it is in the current application."""
+        installed = current_app.extensions.get(_EXTENSION)
+        if not self.shares_guards_with(installed):
             raise ConfigurationError(
                 "A guarded view is served by an application without its FlaskAuth. Call"
                 " auth.init_app(app) on the application that the view belongs to."
             )
+        return cast("Self", installed)
+
+    def _check_installed(self) -> None:
+        self._installed()
 
     def _admitting(self, app: Flask) -> Callable[[], Response | None]:
         """Verifies a request before its view is called; Flask calls it for each request of an application."""
 
         def admit_request() -> Response | None:
             self._views.check_once(app)
-            if self.authenticator.is_flush_due:
+            if self._authenticator.is_flush_due:
                 after_this_request(functools.partial(self._flush_after, app))
             rule = request.url_rule
             # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
@@ -700,13 +678,13 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             except Problem as problem:
                 return self.answer(problem)
             if policies:
-                request.environ[_ADMITTED] = self.authenticator
+                request.environ[_ADMITTED] = self._authenticator
             return None
 
         return admit_request
 
     def _flush_after(self, app: Flask, response: Response) -> Response:
-        response.call_on_close(functools.partial(_flush, app, self.authenticator.flush_if_due))
+        response.call_on_close(functools.partial(_flush, app, self._authenticator.flush_if_due))
         return response
 
     def _on_problem(self, error: Problem) -> Response:

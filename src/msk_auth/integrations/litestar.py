@@ -79,8 +79,8 @@ from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http._async.routes import admin_key_routes, key_routes
-from msk_auth.http.admission import Memory, known_principal, loaded_user, session_of
-from msk_auth.http.answers import Errors, check_errors
+from msk_auth.http.admission import Memory, known_principal, loaded_user
+from msk_auth.http.answers import Errors
 from msk_auth.http.openapi import (
     INVALID,
     TAG,
@@ -88,7 +88,7 @@ from msk_auth.http.openapi import (
     operations,
     scheme_name,
 )
-from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body, check_path
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body
 from msk_auth.http.routes import Route as Row
 
 from ._asgi import AsgiAuth, LoginOf, PublicRoutes, Throttle, call_awaited, read_stream, values
@@ -132,11 +132,9 @@ class Guard(Generic[UserT]):
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: The application does not have the plugin that the guard is of.
         """
-        if declared_policies(handler) == () or _is_preflight(connection.scope):
-            # A public exception: this is a guard of the application as a whole.
-            return
-        # The middleware has verified the request already. An application without it must not be open.
-        await self._auth.admit(connection, self.policy)
+        # The middleware has verified the request already. An application without it must not be open, and another middleware may
+        # have changed the headers.
+        await self._auth.admit_to_handler(connection)
 
     def is_of(self, auth: LitestarAuth[Any]) -> bool:
         """True if this adapter made it."""
@@ -221,7 +219,7 @@ class LitestarAuth(
         self._paths = PathPolicies(paths or {})
         self._exclude_opt_key = exclude_opt_key or _PUBLIC
         self._login_scheme = login_scheme
-        self._answered: Errors = check_errors(errors)
+        self._answered: Errors = errors
 
     def bind(
         self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]
@@ -291,15 +289,13 @@ class LitestarAuth(
         return Provide(provide_user)
 
     def _user_of_session(self) -> Provide:
-        if self._find_session is None:
-            raise ConfigurationError(
-                "auth.user() loads the user in the session of the request. Write LitestarAuth(…, session=…) with a function"
-                " that returns it, or auth.user(load_user) with a dependency that loads the user."
-            )
+        self._demand_session()
 
         async def provide_user(scope: Scope) -> Any:
             memory = cast("Memory", scope)
-            return await self._load_user(self._request_session(memory), self._principal_of(memory))
+            bound = self._bound_in(memory)
+            principal = known_principal(memory, bound._authenticator)
+            return await bound._load_user(bound._request_session(memory), principal)
 
         return Provide(provide_user)
 
@@ -321,12 +317,7 @@ class LitestarAuth(
             tags: Of the routes in the OpenAPI document.
             operation_id: Gives a route its `operationId`, from its name such as `list_keys`. By default they are made as the
                 application makes those of its own routes.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one; or `operations` is not a list of these
-                names.
         """
-        check_path(path, "/api/keys")
         handlers = [self._mount(row, operation_id=operation_id) for row in key_routes(operations)]
         return Router(path, route_handlers=handlers, tags=list(tags))
 
@@ -350,12 +341,7 @@ class LitestarAuth(
             operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
             tags: Of the routes in the OpenAPI document.
             operation_id: As for :meth:`key_routes`.
-
-        Raises:
-            ConfigurationError: The path does not begin with a slash, or ends with one; or `operations` is not a list of
-                these names.
         """
-        check_path(path, "/api/admin/keys")
         rows = admin_key_routes(admin, operations)
         handlers = [self._mount(row, operation_id=operation_id) for row in rows]
         return Router(path, route_handlers=handlers, tags=list(tags))
@@ -403,18 +389,15 @@ class LitestarAuth(
             **options,
         )(handle)
 
-    def _is_own_route(self, scope: Memory) -> bool:
-        return _LIBRARY in scope["route_handler"].opt
+    async def admit_to_handler(self, connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+        """Called by guards: let a connection pass that meets all policies of its handler.
 
-    async def _verify(self, scope: Memory, policy: Policy, **how: bool) -> Principal[UserT]:
-        principal = await super()._verify(scope, policy, **how)
-        # What the application's own guards and dependencies read.
-        request = session_of(scope, self._authenticator)
-        scope["auth"] = principal
-        scope["user"] = (
-            principal.owner.user if request is None else await self._load_user(request, principal)
-        )
-        return principal
+        Raises:
+            Problem: It does not.
+            ConfigurationError: The application that serves it does not have the plugin.
+        """
+        scope = cast("Memory", connection.scope)
+        await self._bound_in(scope)._admit(scope)
 
     def _bound_in(self, scope: Memory) -> Self:
         plugins = scope["litestar_app"].plugins
@@ -472,17 +455,19 @@ class LitestarAuth(
         """
         if not isinstance(route, HTTPRoute):
             handler = cast("BaseRouteHandler", getattr(route, "route_handler"))  # noqa: B009
-            handler.opt[_POLICIES] = self._declared(handler, route.path)
+            handler.opt[_POLICIES] = tuple(named_first(self._declared(handler, route.path)))
             return
         automatic = [each for each in route.route_handlers if _answers_options(each)]
         others = [each for each in route.route_handlers if each not in automatic]
         for handler in others:
-            policies = handler.opt[_POLICIES] = self._declared(handler, route.path)
+            policies = handler.opt[_POLICIES] = tuple(
+                named_first(self._declared(handler, route.path))
+            )
             if policies:
                 _require_in_document(handler, policies)
         for handler in automatic:
             found = {policy: None for other in others for policy in other.opt[_POLICIES]}
-            handler.opt[_POLICIES] = tuple(found)
+            handler.opt[_POLICIES] = tuple(named_first(found))
             handler.opt[_OWN_GUARD] = any(other.opt[_OWN_GUARD] for other in others)
 
     def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
@@ -615,11 +600,8 @@ class LitestarAuth(
         Raises:
             Problem: It may not, and is no websocket.
         """
-        if _is_preflight(connection):
-            return True
         try:
-            for policy in named_first(connection["route_handler"].opt[_POLICIES]):
-                await self._verify(connection, policy)
+            await self._admit(connection)
         except Problem as problem:
             if connection["type"] != "websocket":
                 raise
@@ -627,19 +609,24 @@ class LitestarAuth(
             return False
         return True
 
+    async def _admit(self, scope: Memory) -> None:
+        if _is_preflight(scope):
+            return
+        options = scope["route_handler"].opt
+        # A route of the library holds no session of the application while the store waits for a connection of its own.
+        in_session = self._find_session is not None and _LIBRARY not in options
+        for policy in options[_POLICIES]:
+            # What the application's own guards and dependencies read.
+            scope["auth"] = await self._verify(scope, policy, in_session=in_session)
+            scope["user"] = scope["auth"].owner.user
+        if in_session and options[_POLICIES]:
+            scope["user"] = await self._load_user(self._request_session(scope), scope["auth"])
+
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
         async def provide_principal(scope: Scope) -> Any:
-            return self._principal_of(cast("Memory", scope))
+            return known_principal(cast("Memory", scope), self._authenticator)
 
         return provide_principal
-
-    def _principal_of(self, scope: Memory) -> Principal[UserT]:
-        principal = known_principal(scope, self.authenticator)
-        if principal is None:
-            raise _misused(
-                "A handler without a guard asks for the principal. Give it guards=[auth.require()]."
-            )
-        return principal
 
     @asynccontextmanager
     async def _lifespan(self, _app: Litestar) -> AsyncGenerator[None]:

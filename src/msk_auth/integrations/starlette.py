@@ -12,10 +12,6 @@
 
     app = Starlette(routes=[Route("/tasks", tasks), *auth.key_routes(prefix="/api/keys")])
     auth.install(app)
-
-An application that wants `request.user` and `request.auth` everywhere adds
-`Middleware(AuthenticationMiddleware, backend=auth)`. The middleware refuses no request: a route without
-a guard stays public.
 """
 
 from __future__ import annotations
@@ -23,13 +19,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from starlette.authentication import (
-    AuthCredentials,
-    AuthenticationBackend,
-    BaseUser,
-)
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.routing import BaseRoute, Route
@@ -38,88 +29,31 @@ from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.users import AsyncUsers
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.users import Users
-from msk_auth.core.errors import ConfigurationError, CredentialsMissing, Problem
+from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http._async.admission import load_user_once as await_user_once
 from msk_auth.http._async.routes import admin_key_routes, key_routes
 from msk_auth.http._sync.admission import load_user_once
 from msk_auth.http.admission import (
-    AUTHENTICATED,
     Loading,
     known_principal,
     loading,
     loading_in,
     users_of,
 )
-from msk_auth.http.routes import AdminKeyOperation, KeyOperation, check_path
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation
 from msk_auth.http.routes import Route as Row
 
 from ._asgi import PublicRoutes, Throttle
 from ._starlette import StarletteBase, declare, declared_policies
 
-__all__ = ["AuthenticatedUser", "StarletteAuth"]
+__all__ = ["StarletteAuth"]
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
 ConnectionT = TypeVar("ConnectionT", bound=HTTPConnection)
-
-
-class AuthenticatedUser(BaseUser, Generic[UserT]):
-    """What `request.user` is on a request with accepted credentials.
-
-    Attributes:
-        principal: Who the request acts as.
-    """
-
-    def __init__(self, principal: Principal[UserT]) -> None:
-        self.principal = principal
-
-    @property
-    def is_authenticated(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def identity(self) -> str:
-        """The owner's id."""
-        return self.principal.owner.id
-
-    @property
-    def display_name(self) -> str:
-        """The owner's id: the library knows no other name."""
-        return self.principal.owner.id
-
-
-class _Undecided(BaseUser):
-    """`request.user` and `request.auth` of a request whose credentials were not accepted.
-
-    A public route that does not read them is unaffected. One that reads them must not take a broken
-    key, or a store that is down, for a visitor without credentials: it gets the problem.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-
-    def _refuse(self) -> NoReturn:
-        raise self._problem.with_traceback(None)
-
-    @property
-    def is_authenticated(self) -> bool:
-        self._refuse()
-
-    @property
-    def identity(self) -> str:
-        self._refuse()
-
-    @property
-    def display_name(self) -> str:
-        self._refuse()
-
-    @property
-    def scopes(self) -> list[str]:
-        self._refuse()
 
 
 class Decorator(Protocol):
@@ -133,10 +67,8 @@ class Decorator(Protocol):
     def __call__(self, endpoint: Callable[P, T], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
 
-class StarletteAuth(
-    StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Request], AuthenticationBackend
-):
-    """Guards, error handlers, key routes and an authentication backend for Starlette.
+class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Request]):
+    """Guards, error handlers and key routes for Starlette.
 
     A guard is a decorator of functions, sync or async, that take a request or a websocket, and of the methods of an
     `HTTPEndpoint` or `WebSocketEndpoint`. A sync function still runs in the thread pool; the guard does not.
@@ -153,8 +85,8 @@ class StarletteAuth(
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
     Raises:
-        ConfigurationError: It is no authenticator, `logins` is no list of functions that it can call, or `session` is no function
-            or async.
+        ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator reads no users in a
+            session.
     """
 
     def any_credential(self) -> Decorator:
@@ -165,20 +97,13 @@ class StarletteAuth(
         return self._guard(any_credential())
 
     def principal(self, connection: HTTPConnection) -> Principal[UserT]:
-        """The principal of a request that a guard or the middleware has verified.
+        """The principal of a request that a guard has verified.
 
         Raises:
             Problem: Its credentials are missing or were refused.
-            ConfigurationError: Neither a guard nor the middleware has verified it.
+            ConfigurationError: No guard has verified it.
         """
-        bound = self._bound_for(connection.scope)
-        principal = known_principal(connection.scope, bound.authenticator)
-        if principal is None:
-            raise ConfigurationError(
-                "principal() was called on a route without a guard. Decorate its endpoint with"
-                " @auth.require(), or add Middleware(AuthenticationMiddleware, backend=auth)."
-            )
-        return principal
+        return known_principal(connection.scope, self._bound_in(connection.scope)._authenticator)
 
     @overload
     def user(
@@ -224,11 +149,12 @@ class StarletteAuth(
         users = self._users_given(load_user)
 
         def loading_of(connection: HTTPConnection) -> Loading:
-            principal = self.principal(connection)
+            scope, bound = connection.scope, self._bound_in(connection.scope)
+            principal = known_principal(scope, bound._authenticator)
             if users is None:
-                return loading(connection.scope, principal, load_user, connection)
-            request = self._request_session(connection.scope)
-            return loading_in(request, users_of(self.authenticator, users), principal)
+                return loading(scope, principal, load_user, connection)
+            request = bound._request_session(scope)
+            return loading_in(request, users_of(bound._authenticator, users), principal)
 
         async def awaited(connection: HTTPConnection) -> Any:
             return await await_user_once(*loading_of(connection))
@@ -250,12 +176,7 @@ class StarletteAuth(
             prefix: Where to serve them.
             operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
                 default all. In the place of one that is left out the application can have a route of its own.
-
-        Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of these
-                names.
         """
-        check_path(prefix, "/api/keys")
         return [self._mount(row, prefix) for row in key_routes(operations)]
 
     def admin_key_routes(
@@ -274,12 +195,7 @@ class StarletteAuth(
             admin: Lists and revokes, for the authenticator of the application. `AdminKeys` run in threads.
             prefix: Where to serve them.
             operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
-
-        Raises:
-            ConfigurationError: The prefix does not begin with a slash, or ends with one; or `operations` is not a list of
-                these names.
         """
-        check_path(prefix, "/api/admin/keys")
         return [self._mount(row, prefix) for row in admin_key_routes(admin, operations)]
 
     def _mount_public(self, row: Row, throttle: Throttle[Request] | None) -> BaseRoute:
@@ -290,23 +206,6 @@ class StarletteAuth(
     ) -> Route:
         endpoint = self._endpoint(row, throttle)
         return Route(prefix + row.path, endpoint, methods=[row.method], name=row.name)
-
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """For Starlette's `AuthenticationMiddleware`: what `request.auth` and `request.user` will be.
-
-        `request.auth.scopes` holds `authenticated` and the permissions. It does not show whether
-        this is a login or an API key: that takes :meth:`require_interactive`.
-        """
-        try:
-            bound = self._bound_for(conn.scope)
-            principal = await bound._verify(conn.scope, AUTHENTICATED)
-        except CredentialsMissing:
-            return None
-        except Problem as problem:
-            undecided = _Undecided(problem)
-            return cast("AuthCredentials", undecided), undecided
-        scopes = ["authenticated", *sorted(principal.permissions)]
-        return AuthCredentials(scopes), AuthenticatedUser(principal)
 
     def _guard(self, policy: Policy) -> Decorator:
         def decorate(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -21,8 +21,8 @@ from msk_auth.http.admission import (
     loaded_user,
     log,
     refusal,
-    session_of,
 )
+from msk_auth.users import RequestSession
 
 T = TypeVar("T")
 
@@ -36,6 +36,7 @@ def admit(
     address: str | None,
     afresh: bool = False,
     elsewhere: RequestLogins | None = None,
+    session: RequestSession | None = None,
 ) -> Principal[UserT]:
     """The principal of a request, if the policy lets it pass.
 
@@ -47,6 +48,7 @@ def admit(
         address: Of the client, as the server states it; None if it does not.
         afresh: Verify in any case. What an open websocket's handshake found may be long past.
         elsewhere: What may find a login elsewhere in the request.
+        session: Users are read in it. What is verified afresh is read afresh: a session answers with what it has read before.
 
     Raises:
         Problem: What `authenticate` raises, or the policy is not met. Any other error in authentication is
@@ -62,9 +64,7 @@ def admit(
             if verified is None:
                 # An application that overrides `authenticate` may know of headers alone.
                 more: tuple[Any, ...] = () if elsewhere is None else (elsewhere,)
-                # What is verified afresh is read afresh: a session answers with what it has read before.
-                session = None if afresh else session_of(memory, authenticator)
-                if session is not None:
+                if session is not None and not afresh:
                     more = (elsewhere, session)
                 where: Any = {"address": address} if authenticator.takes_address else {}
                 verified = cast("object", authenticator.authenticate(authorization, *more, **where))
@@ -82,8 +82,9 @@ def admit(
         raise refusal(found, policy)
     named = (authenticator, found.key_id)
     # A bare policy adds nothing where another guard of this request has named what this key may do here.
-    if not policy.is_bare or memory.get(NAMED) != named:
-        authenticator.authorize(found, policy)
+    if policy.is_bare and memory.get(NAMED) == named:
+        return found
+    authenticator.authorize(found, policy)
     if not policy.is_bare and policy is not AUTHENTICATED:
         memory[NAMED] = named
     return found

@@ -73,7 +73,6 @@ from msk_auth.http.routes import (
     AdminKeyOperation,
     KeyOperation,
     Route,
-    check_path,
     named_rows,
 )
 from msk_auth.leaks import MAX_REPORT, GitHubLeakReceiver
@@ -215,15 +214,8 @@ KEY_ROUTES = (
 
 
 def key_routes(operations: Collection[KeyOperation] | None) -> tuple[Route, ...]:
-    """The key routes that an application wants.
-
-    Args:
-        operations: Their names; None means all.
-
-    Raises:
-        ConfigurationError: It is no collection of names of key routes, or empty.
-    """
-    return named_rows(KEY_ROUTES, operations, "key routes")
+    """The key routes that an application wants, by their names; None means all."""
+    return named_rows(KEY_ROUTES, operations)
 
 
 def admin_key_routes(
@@ -234,9 +226,6 @@ def admin_key_routes(
     Args:
         admin: Decides, lists and revokes.
         operations: The names of the routes; None means all.
-
-    Raises:
-        ConfigurationError: It is no collection of names of these routes, or empty.
     """
 
     def admin_for(request: Exchange) -> Any:
@@ -274,7 +263,7 @@ def admin_key_routes(
         Route("revoke_any_keys", "POST", "/revoke", policy, revoke_any_keys, everything, MAX_BODY),
         Route("revoke_any_key", "POST", f"{_ONE}/revoke", policy, revoke_any_key, one),
     )
-    return named_rows(table, operations, "key routes for administrators")
+    return named_rows(table, operations)
 
 
 def revoke_presented_key(request: Exchange, _principal: None, body: bytes) -> Answer:
@@ -310,12 +299,7 @@ def receive_leak_report(
 
 
 def revocation_route(path: str) -> Route:
-    """The route that revokes a presented key.
-
-    Raises:
-        ConfigurationError: The path does not begin with a slash, or ends with one.
-    """
-    check_path(path, "/api/revoke")
+    """The route that revokes a presented key."""
     operation = openapi.REVOKE_PRESENTED_KEY
     handle = revoke_presented_key
     return Route("revoke_presented_key", "POST", path, None, handle, operation, MAX_REVOCATION)
@@ -327,11 +311,7 @@ def leak_route(path: str, receiver: GitHubLeakReceiver | GitHubLeakReceiver) -> 
     Args:
         path: Where it is served.
         receiver: Checks the reports and revokes the keys.
-
-    Raises:
-        ConfigurationError: The path does not begin with a slash, or ends with one.
     """
-    check_path(path, "/api/leaks/github")
     operation = openapi.RECEIVE_LEAK_REPORT
     handle = partial(receive_leak_report, receiver)
     return Route("receive_leak_report", "POST", path, None, handle, operation, MAX_REPORT)
