@@ -17,25 +17,25 @@ from tests.stores.support import (
     untouched,
 )
 
-from msk_auth.stores import AsyncKeyStore
+from msk_auth.stores import KeyStore
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
-from msk_auth.testing import AsyncChangeRecorder, AsyncStoreContract, BackgroundLoop
+from msk_auth.testing import BackgroundLoop, ChangeRecorder, StoreContract
 
 pytestmark = pytest.mark.slow
 
 
-class TestAsyncMemory(AsyncStoreContract):
+class TestAsyncMemory(StoreContract):
     @pytest.fixture
-    def async_store(self) -> AsyncKeyStore:
-        return AsyncMemoryKeyStore()
+    def store(self, loop: BackgroundLoop) -> KeyStore:
+        return loop.blocking(AsyncMemoryKeyStore())
 
     @pytest.fixture
-    def async_audited_store(self, on_change: AsyncChangeRecorder) -> AsyncKeyStore:
-        return AsyncMemoryKeyStore(on_change=on_change)
+    def audited_store(self, loop: BackgroundLoop, on_change: ChangeRecorder) -> KeyStore:
+        return loop.blocking(AsyncMemoryKeyStore(on_change=on_change.awaited))
 
 
-class OnAsyncEngine(AsyncStoreContract):
+class OnAsyncEngine(StoreContract):
     """As :class:`OnEngine`, on one event loop.
 
     A fixture `url` of the class says where the database is.
@@ -72,17 +72,17 @@ class OnAsyncEngine(AsyncStoreContract):
         return engine
 
     @pytest.fixture
-    def async_store(self, emptied: AsyncEngine, loop: BackgroundLoop) -> Iterator[AsyncKeyStore]:
+    def store(self, emptied: AsyncEngine, loop: BackgroundLoop) -> Iterator[KeyStore]:
         store = AsyncSQLAlchemyKeyStore(emptied, self.table)
-        yield store
+        yield loop.blocking(store)
         loop.run(store.aclose())
 
     @pytest.fixture
-    def async_audited_store(
-        self, emptied: AsyncEngine, loop: BackgroundLoop, on_change: AsyncChangeRecorder
-    ) -> Iterator[AsyncKeyStore]:
-        store = AsyncSQLAlchemyKeyStore(emptied, self.table, on_change=on_change)
-        yield store
+    def audited_store(
+        self, emptied: AsyncEngine, loop: BackgroundLoop, on_change: ChangeRecorder
+    ) -> Iterator[KeyStore]:
+        store = AsyncSQLAlchemyKeyStore(emptied, self.table, on_change=on_change.awaited)
+        yield loop.blocking(store)
         loop.run(store.aclose())
 
 

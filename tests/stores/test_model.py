@@ -26,7 +26,7 @@ from msk_auth.stores import (
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.testing import BackgroundLoop
-from msk_auth.testing._store_contract import NOW, SECOND, _Blocking, make_record
+from msk_auth.testing._store_contract import NOW, SECOND, make_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
@@ -217,7 +217,7 @@ def test_asynchronous_memory() -> None:
 
         @contextmanager
         def new_store() -> Iterator[KeyStore]:
-            yield cast("KeyStore", _Blocking(AsyncMemoryKeyStore(), loop))
+            yield loop.blocking(AsyncMemoryKeyStore())
 
         compare(new_store, share=5)
 
@@ -249,7 +249,7 @@ def test_asynchronous_databases(
         @contextmanager
         def new_store() -> Iterator[KeyStore]:
             emptied(emptying)
-            yield cast("KeyStore", _Blocking(store, loop))
+            yield loop.blocking(store)
 
         compare(new_store, share=8)
         loop.run(store.aclose())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from sqlalchemy import (
@@ -35,7 +35,7 @@ from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.stores.sqlalchemy._operations import ChangeLostError
 from msk_auth.testing import BackgroundLoop
-from msk_auth.testing._store_contract import NOW, OWNER, _Blocking, make_record
+from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 AUDIT = Table(
     "audit_of_keys",
@@ -72,7 +72,7 @@ class Site:
             self._loop = BackgroundLoop().__enter__()
             self._engine = async_engine_on(url)
             self._async_store = AsyncSQLAlchemyKeyStore(self._engine, on_change=self._await_hook)
-            self.store = cast("KeyStore", _Blocking(self._async_store, self._loop))
+            self.store = self._loop.blocking(self._async_store)
         self.plain = create_engine(url)
         AUDIT.metadata.drop_all(self.plain)
         AUDIT.metadata.create_all(self.plain)

@@ -15,7 +15,7 @@ from tests.stores.support import engine_on, sqlite_url
 from tests.stores.workers import ANNOUNCED, work
 
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
-from msk_auth.testing._store_contract import HOUR, NOW, add, add_ending, count_active
+from msk_auth.testing._store_contract import HOUR, NOW, add, count_active
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
@@ -149,7 +149,7 @@ def announcing(url: URL) -> Iterator[Engine]:
         ANNOUNCED.metadata.create_all(engine)
         store = SQLAlchemyKeyStore(engine)
         for number in range(60):
-            add_ending(store, f"k{number}", (1 + 12 * number) * HOUR)
+            add(store, f"k{number}", expires_at=NOW + (1 + 12 * number) * HOUR)
         store.close()
         yield engine
         ANNOUNCED.metadata.drop_all(engine)

@@ -121,51 +121,20 @@ def test_the_contract_finds_the_fault(pytester: pytest.Pytester, fault: str) -> 
     assert outcomes["passed"] > 10
 
 
-def test_a_store_without_a_register_is_refused_with_a_lease(pytester: pytest.Pytester) -> None:
-    make_test(pytester, "record_lease = property()")
-    outcomes = run(pytester).parseoutcomes()
-    assert outcomes.keys() == {"passed", "skipped"}
-    assert outcomes["skipped"] == 4
-
-
 def test_a_store_without_a_hook_skips_its_tests(pytester: pytest.Pytester) -> None:
     make_test(pytester, "audited = False")
     test = pytester.path / "test_a_store_without_a_hook_skips_its_tests.py"
     test.write_text(test.read_text().replace("def audited_store", "def unused"))
     outcomes = run(pytester).parseoutcomes()
     assert outcomes.keys() == {"passed", "skipped"}
-    assert outcomes["skipped"] == 8
+    assert outcomes["skipped"] == 6
 
 
-@pytest.mark.parametrize("contract", ["StoreContract", "AsyncStoreContract"])
-def test_a_class_without_its_fixture_fails_with_its_name(
-    pytester: pytest.Pytester, contract: str
-) -> None:
+def test_a_class_without_its_fixture_fails_with_its_name(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        f"from msk_auth.testing import {contract}\n\nclass TestStore({contract}):\n    pass\n"
+        "from msk_auth.testing import StoreContract\n\nclass TestStore(StoreContract):\n    pass\n"
     )
     result = pytester.runpytest("-q", "-k", "test_an_id_is_used_once")
-    name = "store" if contract == "StoreContract" else "async_store"
     result.stdout.fnmatch_lines(
-        [f"*NotImplementedError: give your test class a fixture named `{name}`"]
+        ["*NotImplementedError: give your test class a fixture named `store`"]
     )
-
-
-def test_an_asynchronous_store_of_ones_own(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-        from msk_auth.stores.memory import AsyncMemoryKeyStore
-        from msk_auth.testing import AsyncStoreContract
-
-        class TestStore(AsyncStoreContract):
-            @pytest.fixture
-            def async_store(self):
-                return AsyncMemoryKeyStore()
-
-            @pytest.fixture
-            def async_audited_store(self, on_change):
-                return AsyncMemoryKeyStore(on_change=on_change)
-        """
-    )
-    assert run(pytester).parseoutcomes().keys() == {"passed"}

@@ -5,8 +5,8 @@ One rule: a test goes through the code that runs in production; only the clock a
 - :class:`FrozenClock` replaces the machine's clock.
 - :func:`login_headers`, :func:`key_headers` and :func:`async_key_headers` return the headers of a login or a key.
 - :func:`audit_routes` fails if a route of an application declares no policy.
-- :class:`StoreContract` and :class:`AsyncStoreContract` test a store of your own; :class:`ChangeRecorder` and
-  :class:`AsyncChangeRecorder` are the hooks that they pass to it.
+- :class:`StoreContract` tests a store of your own, an asynchronous one on a :class:`BackgroundLoop`;
+  :class:`ChangeRecorder` is the hook that it passes to the store.
 
 A digest of a key that the library made takes microseconds. For imported keys use the cheap profile in tests:
 `KeyHasher(slow=Argon2Digest("cheap"))`.
@@ -33,8 +33,6 @@ from ._application import (  # noqa: E402 - see above
     login_headers,
 )
 from ._store_contract import (  # noqa: E402 - see above
-    AsyncChangeRecorder,
-    AsyncStoreContract,
     BackgroundLoop,
     ChangeRecorder,
     StoreContract,
@@ -42,8 +40,6 @@ from ._store_contract import (  # noqa: E402 - see above
 
 __all__ = [
     "Access",
-    "AsyncChangeRecorder",
-    "AsyncStoreContract",
     "AuditedRoute",
     "BackgroundLoop",
     "ChangeRecorder",
