@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from examples.task_service.tests.runs_support import fresh_postgres
 from examples.task_service.tests.waiting import eventually
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from msk_auth.errors import StoreUnavailable
@@ -20,9 +20,6 @@ from task_service.db.engine import Database
 from task_service.db.migrate import migrate
 
 pytestmark = pytest.mark.anyio
-
-INDEX = "ix_runs_state_owner_id_rank_created_at_id"
-TOUCH = "UPDATE runs SET attempt = attempt WHERE id = 'run_1'"
 
 
 @pytest.fixture
@@ -33,23 +30,13 @@ async def url() -> AsyncIterator[str]:
 
 @pytest.fixture
 async def db(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    """A database of this version without the index that the last migration leaves for later."""
+    """A database of this version."""
     monkeypatch.setattr(migrate_postgresql, "_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(migrate_postgresql, "LOCK_SECONDS", 0.2)
     db = Database.open(url)
     await migrate(db)
-    async with db.write() as connection:
-        await connection.exec_driver_sql(f"DROP INDEX {INDEX}")
     yield db
     await db.close()
-
-
-async def is_valid(db: Database) -> bool | None:
-    """Whether the index is there and can be used; None if there is none."""
-    found = text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
-    async with db.read() as connection:
-        valid: bool | None = await connection.scalar(found, {"name": INDEX})
-    return valid
 
 
 @asynccontextmanager
@@ -58,48 +45,6 @@ async def open_transaction(url: str, statement: str) -> AsyncIterator[None]:
     async with await psycopg.AsyncConnection.connect(url) as connection:
         await connection.execute(statement)
         yield
-
-
-async def test_an_index_is_built_while_others_write(db: Database, url: str) -> None:
-    async with open_transaction(url, TOUCH):
-        migrating = asyncio.create_task(migrate(db))
-        async with asyncio.timeout(60):
-            while await is_valid(db) is None:  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.02)
-        # It is under way, and waits for the transaction that was there before.
-        async with asyncio.timeout(60), db.write() as connection:
-            await connection.exec_driver_sql(TOUCH)
-        assert not migrating.done()
-        assert await is_valid(db) is False
-    await migrating
-
-    assert await is_valid(db) is True
-
-
-async def test_an_index_that_cannot_be_built_is_left_to_the_next_start(
-    db: Database, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    async with open_transaction(url, TOUCH):
-        with monkeypatch.context() as patch:
-            patch.setattr(migrate_postgresql, "_INDEX_SECONDS", 0.2)
-            assert await migrate(db) == []
-    assert f"cannot build the index {INDEX} beside long transactions" in caplog.text
-    assert await is_valid(db) is False
-    await migrate(db)
-
-    assert await is_valid(db) is True
-    assert f"built the index {INDEX}" in caplog.text
-
-
-async def test_a_database_that_fails_while_an_index_is_built_is_an_outage(
-    db: Database, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(migrate_postgresql, "_INDEX_SECONDS", 0.2)
-    monkeypatch.setattr(migrate_postgresql, "_is_lock_conflict", lambda _: False)
-    async with open_transaction(url, TOUCH):
-        with pytest.raises(StoreUnavailable):
-            await migrate(db)
 
 
 async def test_a_table_in_use_is_retried_and_other_statements_pass_meanwhile(
@@ -131,7 +76,7 @@ async def test_a_database_that_fails_meanwhile_is_an_outage(db: Database) -> Non
         await migrate_postgresql.migrate_postgresql(db, fail, finish=False)
 
 
-async def test_a_process_that_waits_for_another_to_migrate_does_not_delay_it(
+async def test_a_process_waits_for_another_one_that_migrates(
     db: Database, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -140,11 +85,5 @@ async def test_a_process_that_waits_for_another_to_migrate_does_not_delay_it(
     ):
         migrating = asyncio.create_task(migrate(db))
         await eventually(lambda: "another process that migrates" in caplog.text)
-        # An index that the other one builds concurrently would wait for every snapshot.
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
-            await other.execute("SET lock_timeout = '60s'")
-            await other.execute("CREATE INDEX CONCURRENTLY somebodys ON users (created_at)")
         assert not migrating.done()
-    await migrating
-
-    assert await is_valid(db) is True
+    assert await migrating == []

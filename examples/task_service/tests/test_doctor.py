@@ -121,22 +121,6 @@ async def test_a_proxy_that_is_not_trusted(tmp_path: Path) -> None:
     await db.close()
 
 
-async def test_an_index_that_could_not_be_built_is_reported(tmp_path: Path, url: str) -> None:
-    await migrated(url)
-    await execute(url, "DROP INDEX ix_runs_state_owner_id_rank_created_at_id")
-    code, found = await examined(tmp_path / "data", DATABASE_URL=url)
-    assert code == 1
-    assert found["schema"].startswith("problem")
-    assert (
-        "the index ix_runs_state_owner_id_rank_created_at_id could not be built" in found["schema"]
-    )
-    assert found["schema"].endswith("run: task-service migrate")
-
-    await migrated(url)
-    _, found = await examined(tmp_path / "data", DATABASE_URL=url)
-    assert found["schema"] == "ok this version's"
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

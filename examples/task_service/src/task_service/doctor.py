@@ -19,12 +19,7 @@ from sqlalchemy import exc, make_url, text
 from msk_auth import SystemClock
 from msk_auth.errors import ConfigurationError, MskAuthError, StoreUnavailable
 from task_service.db.engine import Database
-from task_service.db.migrate import (
-    SchemaState,
-    schema_state,
-    waiting_for_finish,
-    waiting_for_start,
-)
+from task_service.db.migrate import SchemaState, schema_state, waiting_for_finish
 from task_service.db.pooling import refuse_shared_sessions
 from task_service.deployment import check_secrets
 from task_service.secrets_file import FILE_NAME, load_or_create_secrets
@@ -192,11 +187,6 @@ async def _connections(db: Database, _: Settings) -> str:
 async def _schema(db: Database, settings: Settings) -> str:
     match await schema_state(db):
         case SchemaState.CURRENT:
-            if slow := await waiting_for_start(db):
-                raise ConfigurationError(
-                    f"the index {', '.join(slow)} could not be built beside long transactions, so lists are slow;"
-                    " run: task-service migrate"
-                )
             if await waiting_for_finish(db):
                 return (
                     "this version's; once no older process runs, run: task-service migrate --finish"

@@ -89,20 +89,6 @@ async def waiting_for_finish(db: Database) -> list[str]:
         return await queue_migrations_left(connection)
 
 
-async def waiting_for_start(db: Database) -> list[str]:
-    """The indexes that could not be built beside long transactions. The next start retries.
-
-    Raises:
-        StoreUnavailable: The database cannot answer.
-    """
-    if db.engine.dialect.name != "postgresql":
-        return []
-    from .migrate_postgresql import indexes_left
-
-    async with db.read() as connection:
-        return await indexes_left(connection)
-
-
 async def schema_state(db: Database) -> SchemaState:
     """Compare the schema of the database with this version's. Changes nothing.
 

@@ -1,55 +1,45 @@
 """Migrates PostgreSQL, the queue's tables included, while processes of an older version write.
 
-1. **One process at a time.** The process that migrates holds an advisory lock of its session. The others poll the lock
-   instead of waiting inside a statement: a statement that waits holds a snapshot, and `CREATE INDEX CONCURRENTLY` waits
-   for all snapshots.
-2. **Short waits for others.** To add a column, PostgreSQL locks the table exclusively for a moment. While it waits for that
-   lock (a long transaction reads the table), every other statement queues behind it. So the migration waits for at most
-   `LOCK_SECONDS`, then lets the others pass and retries. Its transaction is short: it adds tables and columns and reads no
-   rows.
-3. **Indexes are built concurrently**, on existing tables, after the transaction and outside of any: those of the schema
-   that the database does not have. So migrations of PostgreSQL omit them. They affect only speed, so an index that cannot
-   be built now is left to the next start.
+One transaction migrates, under an advisory lock for which the other processes wait. To add a column, PostgreSQL locks the
+table exclusively for a moment. While it waits for that lock (a long transaction reads the table), every other statement
+queues behind it. So the migration waits for at most `LOCK_SECONDS`, then lets the others pass and retries. Its transaction
+is short: it adds tables and columns and reads no rows.
+
+An index on an older table is built inside the transaction, while writers of that table wait. So the migration of a large
+table says `if_not_exists=True`, and the notes of its version give the `CREATE INDEX CONCURRENTLY` to run before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from procrastinate.schema import SchemaManager
-from sqlalchemy import Connection, Index, insert, select, text
+from sqlalchemy import Connection, func, insert, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth.errors import ConfigurationError, StoreUnavailable
+from msk_auth.errors import ConfigurationError
 
 from .engine import Database
-from .schema import metadata, queue_migrations
+from .schema import queue_migrations
 
 LOCK_SECONDS: Final = 1.0
 """How long other processes may wait because a migration waits for a table."""
-
-LOCK_CONFLICTS: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
-"""The driver's errors if another transaction holds a lock: worth a retry."""
 
 _log = logging.getLogger(__name__)
 
 # Any number that no other application locks in this database.
 _ADVISORY_LOCK: Final = 827_573_784_23
 
-_POLL_SECONDS: Final = 0.2
+_LOCK_CONFLICTS: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 # Longer than LOCK_SECONDS, so that the statements that have queued meanwhile are done.
 _PAUSE_SECONDS: Final = 2.0
-
-# How long other transactions may delay a start, before it leaves the index to the next one.
-_INDEX_SECONDS: Final = 60.0
 
 
 async def migrate_postgresql(
@@ -69,98 +59,28 @@ async def migrate_postgresql(
         ConfigurationError: As :func:`~task_service.db.migrate.migrate`.
         StoreUnavailable: The database cannot answer, or not in time.
     """
-    # One connection for everything: a process that loses it has lost the advisory lock, and stops migrating.
-    async with db.read() as connection, _advisory_lock(connection):
-        while True:
+    while True:
+        async with db.write() as connection:
+            await _lock(connection)
             try:
-                left = await _in_one_transaction(connection, upgrade, finish=finish)
-                break
-            except (OperationalError, *LOCK_CONFLICTS) as error:
-                if not _is_lock_conflict(error):
+                async with connection.begin_nested():
+                    milliseconds = round(LOCK_SECONDS * 1000)
+                    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
+                    await connection.run_sync(upgrade)
+                    return await migrate_queue(connection, finish=finish)
+            except OperationalError as error:
+                if not isinstance(error.orig, _LOCK_CONFLICTS):
                     raise
-                _log.info(
-                    "other transactions use the tables; the migration will be retried after they had time to pass"
-                )
-                await asyncio.sleep(_PAUSE_SECONDS)
-        for index in await _missing_indexes(connection):
-            await _build_index(connection, index)
-    return left
-
-
-@asynccontextmanager
-async def _advisory_lock(connection: AsyncConnection) -> AsyncGenerator[None]:
-    waited = False
-    while not await connection.scalar(text(f"SELECT pg_try_advisory_lock({_ADVISORY_LOCK})")):
-        if not waited:
-            _log.info("waiting for another process that migrates the database")
-            waited = True
-        await asyncio.sleep(_POLL_SECONDS)
-    yield
-    # On an error the connection is closed, which releases the lock.
-    await connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_ADVISORY_LOCK})")
-
-
-async def _in_one_transaction(
-    connection: AsyncConnection, upgrade: Callable[[Connection], None], *, finish: bool
-) -> list[str]:
-    # The connection is in autocommit mode, and this needs a transaction. SQLAlchemy still counts the statements so far as
-    # one.
-    await connection.commit()
-    await connection.execution_options(isolation_level="READ COMMITTED")
-    try:
-        async with connection.begin():
-            await connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCK_SECONDS * 1000:.0f}")
-            await connection.run_sync(upgrade)
-            return await migrate_queue(connection, finish=finish)
-    finally:
-        if not connection.invalidated:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
-
-
-async def indexes_left(connection: AsyncConnection) -> list[str]:
-    """The indexes that are missing or incomplete."""
-    return [str(index.name) for index in await _missing_indexes(connection)]
-
-
-async def _missing_indexes(connection: AsyncConnection) -> list[Index]:
-    found = await connection.scalars(
-        text(
-            "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid"
-            " WHERE indisvalid AND pg_table_is_visible(indexrelid)"
+        _log.info(
+            "other transactions use the tables; the migration will be retried after they had time to pass"
         )
-    )
-    valid = set(found)
-    indexes = (index for table in metadata.sorted_tables for index in table.indexes)
-    return sorted((each for each in indexes if each.name not in valid), key=lambda it: str(it.name))
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _build_index(connection: AsyncConnection, index: Index) -> None:
-    columns = ", ".join(index.columns.keys())
-    try:
-        await connection.exec_driver_sql(f"SET lock_timeout = {_INDEX_SECONDS * 1000:.0f}")
-        # An interrupted attempt leaves one that slows every write and serves no read.
-        await connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {index.name}")
-        await connection.exec_driver_sql(
-            f"CREATE INDEX CONCURRENTLY {index.name} ON {index.table} ({columns})"
-        )
-    except OperationalError as error:
-        if not _is_lock_conflict(error):
-            raise
-        _log.warning(
-            "cannot build the index %s beside long transactions; without it lists are slower. The next start"
-            " retries; to retry now, run `task-service migrate`",
-            index.name,
-        )
-    else:
-        _log.info("built the index %s", index.name)
-    finally:
-        if not connection.invalidated:
-            await connection.exec_driver_sql("RESET lock_timeout")
-
-
-def _is_lock_conflict(error: Exception) -> bool:
-    """True if another transaction holds a lock; False if the database failed."""
-    return isinstance(error.orig if isinstance(error, OperationalError) else error, LOCK_CONFLICTS)
+async def _lock(connection: AsyncConnection) -> None:
+    if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_ADVISORY_LOCK))):
+        _log.info("waiting for another process that migrates the database")
+        await connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
 
 
 async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> list[str]:
@@ -179,8 +99,7 @@ async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> list[st
 
     Raises:
         ConfigurationError: Another application has its own procrastinate in this database.
-        StoreUnavailable: The database cannot answer.
-        psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected: Other transactions use the tables.
+        sqlalchemy.exc.OperationalError: The database cannot answer, or other transactions use the tables.
     """
     scripts = _queue_scripts()
     known = sorted(scripts)
@@ -222,11 +141,5 @@ async def _record_migrations(connection: AsyncConnection, names: list[str]) -> N
 
 
 async def _run_script(connection: AsyncConnection, script: str) -> None:
-    # Only the driver itself executes several statements at once.
-    driver: Any = (await connection.get_raw_connection()).driver_connection
-    try:
-        await driver.execute(script)
-    except LOCK_CONFLICTS:
-        raise
-    except psycopg.OperationalError as error:
-        raise StoreUnavailable from error
+    # Without parameters the driver executes several statements at once.
+    await connection.exec_driver_sql(script, execution_options={"no_parameters": True})
