@@ -16,12 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from msk_auth import KeyFormat, __version__, cli
 from msk_auth.cli import build_parser, main
-from msk_auth.errors import CredentialRefused
 
 ROOT = Path(__file__).parents[2]
 VECTORS = re.findall(
@@ -107,20 +104,9 @@ def test_inspect_a_key(run: Run, key: str) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines() == [
         "well-formed  yes",
-        "prefix       msk",
         f"id           {key[4:16]}",
         f"shown as     {key[:17]}…",
-        "checksum     CRC-32, right",
     ]
-    document = json.loads(run("inspect", "--format", "json", stdin=key).out)
-    assert (document["well_formed"], document["id"]) == (True, key[4:16])
-
-
-def test_inspect_an_argument_warns(run: Run) -> None:
-    ran = run("inspect", KEY)
-    assert ran.code == 0
-    assert "shell's history" in ran.err
-    assert SECRET not in ran.out + ran.err
 
 
 def test_inspect_asks_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,46 +120,16 @@ def test_inspect_nothing(run: Run) -> None:
     assert (ran.code, ran.err) == (2, "msk-auth: there is no key on standard input.\n")
 
 
-@pytest.mark.parametrize(
-    ("key", "problem"),
-    [
-        (KEY[:-1], "its secret has 37 characters instead of 38"),
-        (KEY[:6] + KEY[7:], "its id has 11 characters instead of 12"),
-        (KEY[:30] + "-" + KEY[31:], "character 31 is neither a letter nor a digit"),
-        (KEY[:-1] + "P", "its checksum is wrong: a character is mistyped"),
-        (KEY.replace("_", ""), "it does not begin with msk_"),
-        ("Bearer " + KEY, "it does not begin with msk_"),
-        (KEY + "_", "it has 3 parts after its prefix instead of 2"),
-        ("x", "it does not begin with msk_"),
-    ],
-)
-def test_inspect_prints_the_problems_of_a_malformed_key(run: Run, key: str, problem: str) -> None:
+@pytest.mark.parametrize("key", [KEY[:-1], KEY[:-1] + "P", KEY.replace("_", ""), f"Bearer {KEY}"])
+def test_inspect_a_malformed_key_prints_nothing_of_it(run: Run, key: str) -> None:
     ran = run("inspect", stdin=key)
-    assert ran.code == 1
-    assert ran.out.splitlines() == ["well-formed  no", f"problem      {problem}"]
-    assert json.loads(run("inspect", "--format=json", stdin=key).out)["problems"] == [problem]
+    assert (ran.code, ran.out, ran.err) == (1, "well-formed  no\n", "")
 
 
-def test_inspect_takes_any_prefix_or_demands_one(run: Run) -> None:
+def test_inspect_a_key_of_another_prefix(run: Run) -> None:
     acme = KeyFormat("acme").generate()
-    assert f"id           {acme.id}" in run("inspect", stdin=acme.reveal()).out
-    assert run("inspect", "--prefix", "msk", stdin=acme.reveal()).code == 1
-
-
-@given(text=st.text(min_size=1, max_size=80) | st.from_regex(r"\Amsk_\w{10,14}_\w{30,40}\Z"))
-def test_what_is_malformed_has_a_problem_without_its_characters(text: str) -> None:
-    try:
-        KeyFormat().parse(text)
-    except CredentialRefused:
-        problems = cli._problems("msk", text)
-        assert problems
-        allowed = re.compile(
-            r"it does not begin with msk_|it has \d+ parts after its prefix instead of 2"
-            r"|its (id|secret) has \d+ characters instead of \d+"
-            r"|character \d+ is neither a letter nor a digit"
-            r"|its checksum is wrong: a character is mistyped"
-        )
-        assert all(allowed.fullmatch(problem) for problem in problems)
+    assert f"id           {acme.id}" in run("inspect", "--prefix=acme", stdin=acme.reveal()).out
+    assert run("inspect", stdin=acme.reveal()).code == 1
 
 
 # rules
