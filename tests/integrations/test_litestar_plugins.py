@@ -458,32 +458,12 @@ class TestTheOrderOfPlugins:
         assert "401" in document["paths"]["/"]["get"]["responses"]
         assert document["components"]["securitySchemes"]
 
-    @pytest.mark.parametrize("documented", [False, True])
-    async def test_another_plugin_adds_it_after_the_pages(
-        self, world: World, documented: bool
-    ) -> None:
-        """What Litestar has made by then would refer to schemes that the document does not have."""
-        auth = LitestarAuth(world.authenticator, default=require())
-
-        class Core(InitPlugin):
-            def on_app_init(self, app_config: AppConfig) -> AppConfig:
-                app_config.openapi_config = _openapi() if documented else None
-                app_config.plugins.append(auth)
-                return app_config
-
-        if documented:
-            with pytest.raises(ConfigurationError, match=r"Call auth.on_app_init\(app_config\)"):
-                Litestar([silent], plugins=[Core()], logging_config=None)
-        else:
-            app = Litestar([silent], plugins=[Core()], logging_config=None)
-            assert await status(app, world, "/silent") == 401
-
-    @pytest.mark.parametrize("name", ["middleware", "exception_handlers", "openapi_config"])
+    @pytest.mark.parametrize("name", ["middleware", "exception_handlers"])
     async def test_a_plugin_that_replaces_what_it_put_in_is_an_error(
         self, world: World, name: str
     ) -> None:
         auth = LitestarAuth(world.authenticator, default=require())
-        values = {"middleware": [], "exception_handlers": {}, "openapi_config": _openapi()}
+        values: dict[str, Any] = {"middleware": [], "exception_handlers": {}}
 
         class Core(InitPlugin):
             def on_app_init(self, app_config: AppConfig) -> AppConfig:

@@ -38,7 +38,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial, wraps
 from typing import Any, Final, Generic, Self, TypeGuard, cast
@@ -47,7 +47,7 @@ from litestar import HttpMethod, Litestar, Request, Response, Router, route
 from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
-from litestar.exceptions import HTTPException, ImproperlyConfiguredException
+from litestar.exceptions import HTTPException
 from litestar.handlers import (
     ASGIRouteHandler,
     BaseRouteHandler,
@@ -481,7 +481,7 @@ class LitestarAuth(
         app, *layers = cast("Any", handler).ownership_layers
         if not self._is_prepared(app):
             raise ConfigurationError(
-                "A plugin has replaced the middleware, the exception handlers or the OpenAPI configuration of LitestarAuth."
+                "A plugin has replaced the middleware or the exception handlers of LitestarAuth."
                 " List LitestarAuth after it, or call auth.on_app_init(app_config) at the end of its on_app_init."
             )
         # Those of the application as a whole leave room for exceptions.
@@ -548,12 +548,7 @@ class LitestarAuth(
         return found.pop()
 
     def _is_prepared(self, app: Any) -> bool:
-        documents = app.openapi_config is None or isinstance(
-            app.openapi_config.to_openapi_schema, partial
-        )
-        return (
-            self._middleware in app.middleware and Problem in app.exception_handlers and documents
-        )
+        return self._middleware in app.middleware and Problem in app.exception_handlers
 
     def _connection(self, scope: Memory) -> ASGIConnection[Any, Any, Any, Any]:
         return ASGIConnection[Any, Any, Any, Any](cast("Scope", scope))
@@ -636,11 +631,6 @@ class LitestarAuth(
     def _describe(self, app_config: AppConfig) -> None:
         if app_config.openapi_config is None:
             return
-        if _have_pages(app_config.plugins):
-            raise ConfigurationError(
-                "A plugin has added LitestarAuth to the plugins after Litestar had made its OpenAPI pages. Call"
-                " auth.on_app_init(app_config) at the end of its on_app_init instead."
-            )
         # Applications share the default one.
         config = app_config.openapi_config = copy(app_config.openapi_config)
         config.to_openapi_schema = partial(  # type: ignore[method-assign]
@@ -685,15 +675,6 @@ def _replace_validation_errors(document: dict[str, Any]) -> None:
         if _is_validation_error(responses.get("400")):
             del responses["400"]
             responses.setdefault("422", INVALID)
-
-
-def _have_pages(plugins: Sequence[object]) -> bool:
-    """True if Litestar's plugin for the OpenAPI pages has run: before that it refuses to show its configuration."""
-    for plugin in plugins:
-        if hasattr(plugin, "provide_openapi"):
-            with suppress(ImproperlyConfiguredException):
-                return hasattr(plugin, "openapi_config")
-    return False
 
 
 def _guards_of(layer: Any) -> list[Guard[Any]]:
