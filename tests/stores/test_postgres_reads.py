@@ -194,20 +194,6 @@ def limit_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         monkeypatch.setattr(kind, "write_seconds", seconds)
 
 
-async def test_a_record_comes_back_as_it_was_written(half: Half) -> None:
-    for record in (FULL, MINIMAL):
-        for _ in range(8):  # the driver prepares the statement meanwhile
-            assert await find(half, record.id) == record
-    assert await find(half, "unknown") is None
-
-
-async def test_several_records_come_back_in_one_read(postgres_url: URL, admin: Engine) -> None:
-    async with half_on(Awaiting, postgres_url) as half:
-        for _ in range(8):
-            found = await half.call("find_many", ["k1", "K1", "NULL"])
-            assert sorted(found, key=lambda each: each.id) == [MINIMAL, FULL]
-
-
 @pytest.mark.parametrize("key_id", ["", "k1\x00", "k 1", "k'1", "kü", "{k1}", "\udc80", "k" * 300])
 async def test_an_impossible_id_is_no_key(half: Half, key_id: str) -> None:
     # The driver refuses a NUL and half a surrogate.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import logging
 import threading
@@ -11,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -63,7 +62,6 @@ from msk_auth.testing._store_contract import (
     OWNER,
     WRITES,
     add,
-    count_active,
     ids,
     make_record,
     revocation_of,
@@ -177,15 +175,6 @@ def test_a_write_of_sqlite_begins_as_a_write(tmp_path: Path) -> None:
         )
         store.insert(make_record("k"), max_active=1, now=NOW)
     assert statements == ["BEGIN", "INSERT", "INSERT", "SELECT"]
-
-
-def test_a_refused_key_releases_the_lock(tmp_path: Path) -> None:
-    with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
-        for _ in range(3):
-            with pytest.raises(Exception, match="0 active"):
-                store.insert(make_record("k"), max_active=0, now=NOW)
-        add(store, "k")
-        assert count_active(store) == 1
 
 
 def test_a_writer_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -393,11 +382,6 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
         SQLAlchemyKeyStore(engine, table)
 
 
-def test_the_columns_are_the_fields_of_a_record() -> None:
-    fields = [field.name for field in dataclasses.fields(ApiKey)]
-    assert api_key_table(MetaData()).c.keys() == fields
-
-
 def test_what_the_columns_hold(tmp_path: Path) -> None:
     with engine_on(sqlite_url(tmp_path)) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
         add(store, "a", scopes=frozenset({"b", "a", "ü"}), expires_at=NOW)
@@ -408,27 +392,6 @@ def test_what_the_columns_hold(tmp_path: Path) -> None:
             ).all()
     microseconds = int(NOW.timestamp()) * 1_000_000 + NOW.microsecond
     assert rows == [('["a","b","\\u00fc"]', microseconds), ("[]", None)]
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [
-        datetime(1, 1, 1, tzinfo=UTC),
-        datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
-        datetime(1970, 1, 1, tzinfo=UTC),
-        datetime(2026, 3, 1, 12, 0, 0, 1, timezone(timedelta(hours=-8))),
-        datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
-    ],
-)
-def test_a_moment_comes_back_exactly_and_in_utc(url: URL, moment: datetime) -> None:
-    with engine_on(url) as engine, closing(SQLAlchemyKeyStore(engine)) as store:
-        add(store, "k", created_at=moment, expires_at=moment)
-        # By the short way, and through SQLAlchemy.
-        for found in (store.find("k"), *store.list(KeyQuery(OWNER, NOW))):
-            assert found is not None
-            assert found.created_at == found.expires_at == moment
-            assert found.created_at.tzinfo is UTC
-            assert found.revoked_at is None
 
 
 def test_a_moment_without_a_zone_is_refused(tmp_path: Path) -> None:

@@ -89,19 +89,6 @@ def statements(engine: Engine) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.id)
-def test_both_ways_give_the_same_record(
-    store: SQLAlchemyKeyStore, engine: Engine, statements: list[str], record: ApiKey
-) -> None:
-    store.insert(record, max_active=None, now=NOW)
-    statements.clear()
-    assert store.find(record.id) == record
-    assert statements == []
-    store.close()
-    assert store.find(record.id) == record
-    assert len(statements) == 1
-
-
 def test_writers_wait_for_each_other_on_one_event_loop_and_on_the_next(tmp_path: Path) -> None:
     store = AsyncSQLAlchemyKeyStore(async_engine_on(sqlite_url(tmp_path), poolclass=NullPool))
 
@@ -151,15 +138,6 @@ def test_what_another_connection_committed_is_seen_at_once(
                 found = store.find("k")
                 assert found is not None
                 assert found.revoked_at == _table.from_microseconds(microseconds)
-
-
-def test_a_change_that_is_not_committed_is_not_seen(store: SQLAlchemyKeyStore, path: Path) -> None:
-    record = add(store, "k")
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        other.execute("UPDATE msk_auth_api_keys SET revoked_at = 1")
-        assert store.find("k") == record
-        other.execute("ROLLBACK")
 
 
 def test_no_transaction_stays_open_between_look_ups(store: SQLAlchemyKeyStore, path: Path) -> None:
@@ -374,19 +352,6 @@ def test_the_last_to_close_leaves_one_file(engine: Engine, path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_threads_share_it(store: SQLAlchemyKeyStore, statements: list[str]) -> None:
-    records = [add(store, f"k{number}") for number in range(20)]
-    statements.clear()
-
-    def read(number: int) -> ApiKey | None:
-        return store.find(f"k{number % 20}")
-
-    with ThreadPoolExecutor(16) as threads:
-        found = list(threads.map(read, range(2000)))
-    assert found == records * 100
-    assert statements == []
-
-
 def test_a_forked_child_opens_a_connection_of_its_own_and_leaves_its_parents_open(
     store: SQLAlchemyKeyStore, path: Path
 ) -> None:
@@ -581,34 +546,6 @@ def test_a_table_of_an_attached_database_is_not_read_directly(tmp_path: Path) ->
     engine.dispose()
 
 
-@pytest.mark.parametrize("scopes", ['"tasks:read"', "[1]", "{}", "tasks:read", ""])
-def test_scopes_that_cannot_be_read_are_no_scopes_at_all(
-    store: SQLAlchemyKeyStore, path: Path, scopes: str
-) -> None:
-    add(store, "k")
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("UPDATE msk_auth_api_keys SET scopes = ?", (scopes,))
-    with pytest.raises(ValueError, match=r"JSON|Expecting"):
-        store.find("k")
-    store.close()
-    with pytest.raises(ValueError, match=r"JSON|Expecting"):
-        store.find("k")
-
-
-def test_the_record_is_made_of_what_was_read_just_now(
-    store: SQLAlchemyKeyStore, path: Path
-) -> None:
-    """A row that looks like an earlier one again gives that one's record, and no other does."""
-    record = add(store, "k")
-    revoked = replace(record, revoked_at=_table.from_microseconds(1))
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        for _ in range(3):
-            assert store.find("k") == record
-            other.execute("UPDATE msk_auth_api_keys SET revoked_at = 1")
-            assert store.find("k") == revoked
-            other.execute("UPDATE msk_auth_api_keys SET revoked_at = NULL")
-
-
 def test_a_prepared_engine_is_durable_and_waits_for_locks(engine: Engine) -> None:
     with engine.connect() as connection:
         values = [
@@ -625,17 +562,6 @@ async def test_an_asynchronous_engine_is_prepared_in_the_same_way(tmp_path: Path
     async with engine.connect() as connection:
         assert (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar() == "wal"
     await engine.dispose()
-
-
-def test_a_touch_between_two_look_ups_is_seen(store: SQLAlchemyKeyStore) -> None:
-    record = add(store, "k")
-    assert store.find("k") == record
-    store.touch({"k": NOW})
-    assert store.find("k") == replace(record, last_used_at=NOW)
-    assert store.revoke("k", owner_id=OWNER, at=NOW) is not None
-    found = store.find("k")
-    assert found is not None
-    assert found.revoked_at == NOW
 
 
 def test_a_connection_notes_its_file_once_for_all_stores_of_its_engine(engine: Engine) -> None:

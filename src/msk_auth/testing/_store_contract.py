@@ -274,6 +274,7 @@ SAMPLES: dict[FieldKind, list[Any]] = {
     FieldKind.MOMENT: [
         NOW + MICROSECOND,
         NOW.astimezone(timezone(timedelta(hours=5, minutes=45))),
+        datetime(1, 1, 1, tzinfo=UTC),
         datetime(1969, 7, 20, 20, 17, 40, 1, UTC),
         datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
     ],
