@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    and_,
-    delete,
-    false,
-    insert,
-    or_,
-    select,
-    text,
-    true,
-    union,
-)
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, Row, delete, insert, select, union
 
 from msk_auth import Clock, Principal
 from msk_auth.errors import StoreUnavailable
@@ -40,18 +27,9 @@ _PURGED_AT_ONCE: Final = 500
 
 _AUDIT = schema.audit.c
 _USERS = schema.users.c
+_OF_KEY: Final = (_AUDIT.target, _AUDIT.credential_id)
 # By time, as the indexes have the entries: in the order of ids, a filter with an old `until` would read all that came later.
 _NEWEST: Final = Order.by_time(_AUDIT.at, _AUDIT.id)
-
-# From one action to the next by the index, however many entries each of them has. There are a few dozen actions.
-_ACTIONS: Final = text(
-    "WITH RECURSIVE actions(name) AS ("
-    " SELECT min(action) FROM audit"
-    " UNION ALL"
-    " SELECT (SELECT min(action) FROM audit WHERE action > actions.name)"
-    " FROM actions WHERE actions.name IS NOT NULL)"
-    " SELECT name FROM actions WHERE name IS NOT NULL"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +226,7 @@ class Audit:
             InputInvalid: The cursor or the limit is not acceptable.
         """
         paging = Paging(_NEWEST, query, page, max_limit=MAX_PAGE)
-        return await self._page(query, paging, count=page.count)
+        return await self._page(query, paging)
 
     async def pages(self, query: AuditQuery) -> AsyncGenerator[Sequence[AuditEntry]]:
         """All entries of a query, newest first. Each page is read when it is asked for.
@@ -260,69 +238,42 @@ class Audit:
         while True:
             wanted = PageRequest(cursor, EXPORT_PAGE)
             paging = Paging(_NEWEST, query, wanted, max_limit=EXPORT_PAGE)
-            page = await self._page(query, paging, count=False)
+            page = await self._page(query, paging)
             yield page.items
             cursor = page.next_cursor
             if cursor is None:
                 return
 
-    async def _page(self, query: AuditQuery, paging: Paging, *, count: bool) -> Page[AuditEntry]:
-        entries = select(*_ENTRY).outerjoin_from(
-            schema.audit, schema.users, _USERS.id == _AUDIT.actor_id
+    async def _page(self, query: AuditQuery, paging: Paging) -> Page[AuditEntry]:
+        wanted = (
+            select(*_ENTRY)
+            .outerjoin_from(schema.audit, schema.users, _USERS.id == _AUDIT.actor_id)
+            .where(*_conditions(query))
         )
         async with self._db.read() as connection:
-            conditions = await _conditions(connection, query)
-            alternatives = await _alternatives(connection, query)
-            if not alternatives:
-                return Page((), None, 0 if count else None)
-            wanted = entries.where(*conditions, or_(*alternatives))
-            page = wanted
-            if len(alternatives) > 1:
-                # An index has the newest entries of each alternative; with OR the whole log would be read.
-                newest = [
-                    paging.apply(select(_AUDIT.id).where(*conditions, alternative)).subquery()
-                    for alternative in alternatives
-                ]
-                page = entries.where(_AUDIT.id.in_(union(*(select(each.c.id) for each in newest))))
-            return await paging.read(connection, page, _entry, counted=wanted)
+            return await paging.read(connection, wanted, _entry)
 
 
-async def _conditions(
-    connection: AsyncConnection, query: AuditQuery
-) -> Sequence[ColumnElement[bool]]:
-    """What every entry of a query has."""
-    conditions: list[ColumnElement[bool]] = []
+def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
     if query.actor_id is not None:
-        conditions.append(_AUDIT.actor_id == query.actor_id)
-    if query.target is not None:
-        conditions.append(_AUDIT.target == query.target)
-    if query.since is not None:
-        conditions.append(_AUDIT.at >= query.since)
-    if query.until is not None:
-        conditions.append(_AUDIT.at < query.until)
+        yield _AUDIT.actor_id == query.actor_id
     if query.actor_name is not None:
-        # Read first: with the id an index has the entries.
         named = select(_USERS.id).where(_USERS.username == query.actor_name)
-        actor_id = await connection.scalar(named)
-        conditions.append(false() if actor_id is None else _AUDIT.actor_id == actor_id)
-    return conditions
-
-
-async def _alternatives(
-    connection: AsyncConnection, query: AuditQuery
-) -> Sequence[ColumnElement[bool]]:
-    """Conditions of which an entry of a query has one at least; an index has the entries of each."""
-    actions: Sequence[ColumnElement[bool]] = [true()]
-    if query.action is not None:
-        names: Sequence[str] = [query.action]
-        if query.action.endswith("."):
-            known = (await connection.execute(_ACTIONS)).scalars()
-            names = [name for name in known if name.startswith(query.action)]
-        actions = [_AUDIT.action == name for name in names]
-    if query.key_id is None:
-        return actions
-    of_key = (_AUDIT.target == query.key_id, _AUDIT.credential_id == query.key_id)
-    return [and_(action, key) for action in actions for key in of_key]
+        yield _AUDIT.actor_id == named.scalar_subquery()
+    if query.action is not None and query.action.endswith("."):
+        yield _AUDIT.action.startswith(query.action, autoescape=True)
+    elif query.action is not None:
+        yield _AUDIT.action == query.action
+    if query.target is not None:
+        yield _AUDIT.target == query.target
+    if query.key_id is not None:
+        # Not with OR, for which SQLite would read the whole log.
+        of_key = (select(_AUDIT.id).where(each == query.key_id) for each in _OF_KEY)
+        yield _AUDIT.id.in_(union(*of_key))
+    if query.since is not None:
+        yield _AUDIT.at >= query.since
+    if query.until is not None:
+        yield _AUDIT.at < query.until
 
 
 def _kind(principal: Principal[Any] | None, anonymous: bool) -> str:

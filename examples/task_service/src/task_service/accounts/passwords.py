@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from importlib import resources
+from itertools import combinations
 from typing import Final, TypeVar
 
 from argon2 import Parameters, PasswordHasher, Type
@@ -49,7 +51,15 @@ _MAX_TYPED: Final = 8 * MAX_LENGTH
 
 # How many different pieces a password needs: a common word or a keyboard run counts as much as one character.
 _MIN_PIECES: Final = 4
-_ROWS: Final = ("qwertyuiop", "qwertzuiop", "azertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
+_ROWS: Final = (
+    "abcdefghijklmnopqrstuvwxyz",
+    "01234567890",
+    "qwertyuiop",
+    "qwertzuiop",
+    "azertyuiop",
+    "asdfghjkl",
+    "zxcvbnm",
+)
 _LEET: Final = str.maketrans("@4310$5!7", "aaeiossit")
 
 
@@ -141,7 +151,7 @@ def check_password(password: str, username: str, *, field: str = "password") -> 
         raise InputInvalid.of(field, "A password cannot contain a lone surrogate. Remove it.")
     if len(username) >= 4 and username.casefold() in text.casefold():
         raise InputInvalid.of(field, "A password must not contain the user name.")
-    if len(set(_pieces(text))) < _MIN_PIECES:
+    if len(_pieces(text)) < _MIN_PIECES:
         raise InputInvalid.of(field, "This password is easy to guess. Choose a less common one.")
     return text
 
@@ -156,42 +166,29 @@ def _encoded(password: str) -> bytes:
     return password.encode("utf-8", "surrogatepass")
 
 
-def _pieces(password: str) -> Iterator[str]:
-    """The pieces that a guesser would combine: common words, runs of alphabet or keyboard, and single characters."""
-    text = password.casefold()
-    plain = text.translate(_LEET)
-    words, longest = _common_words()
-    start = 0
-    while start < len(text):
-        end = start + 1
-        for stop in range(min(len(text), start + longest), start + 2, -1):
-            if text[start:stop] in words or plain[start:stop] in words:
-                end = stop
-                break
-        stop = start + 3
-        while stop <= len(text) and _is_run(text[stop - 3 : stop]):
-            end = max(end, stop)
-            stop += 1
-        # Guessers try spaces and ASCII punctuation between all pieces, so these do not count.
-        if end > start + 1 or text[start].isalnum() or not text[start].isascii():
-            yield plain[start:end]
-        start = end
+def _pieces(password: str) -> set[str]:
+    """The pieces that a guesser would combine: common words, runs of alphabet or keyboard, and single characters.
 
-
-def _is_run(three: str) -> bool:
-    first, second, third = map(ord, three)
-    if second - first == third - second and abs(second - first) <= 1:
-        return True
-    return any(three in row or three[::-1] in row for row in _ROWS)
+    Guessers try spaces and ASCII punctuation between all pieces, so these do not count.
+    """
+    return {found[0] for found in _piece().finditer(_plain(password))}
 
 
 @cache
-def _common_words() -> tuple[frozenset[str], int]:
-    """The words, and the length of the longest."""
+def _piece() -> re.Pattern[str]:
     text = (
         resources.files("task_service.accounts").joinpath("common_passwords.txt").read_text("utf-8")
     )
     lines = (line for line in text.splitlines() if not line.startswith("#"))
-    words = {word for line in lines for word in line.split()}
-    words.update(str(year) for year in range(1940, 2050))
-    return frozenset(words), max(map(len, words))
+    guessed = {word for line in lines for word in line.split()}
+    guessed.update(str(year) for year in range(1940, 2050))
+    for row in _ROWS:
+        for keys in (row, row[::-1]):
+            ends = combinations(range(len(keys) + 1), 2)
+            guessed.update(keys[start:end] for start, end in ends if end - start >= 3)
+    longest_first = sorted({_plain(text) for text in guessed}, key=len, reverse=True)
+    return re.compile(rf"{'|'.join(map(re.escape, longest_first))}|(.)\1\1+|[^\W_]|[^\x00-\x7f]")
+
+
+def _plain(password: str) -> str:
+    return password.casefold().translate(_LEET)

@@ -131,8 +131,6 @@ class Paging:
         connection: AsyncConnection,
         statement: Select[Any],
         convert: Callable[[Row[Any]], T],
-        *,
-        counted: Select[Any] | None = None,
     ) -> Page[T]:
         """The page of a statement.
 
@@ -140,12 +138,11 @@ class Paging:
             connection: The database.
             statement: Selects the rows of all pages.
             convert: Makes an item of a row.
-            counted: Selects the rows to count if they are wanted; None means those of `statement`.
         """
         rows, next_cursor = self.cut((await connection.execute(self.apply(statement))).all())
         total = None
         if self._count:
-            total = await count_rows(connection, statement if counted is None else counted)
+            total = await count_rows(connection, statement)
         return Page(tuple(map(convert, rows)), next_cursor, total)
 
     def _decode(self, cursor: str) -> list[object]:
