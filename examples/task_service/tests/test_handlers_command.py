@@ -249,7 +249,7 @@ async def test_the_command_sees_no_environment_of_the_service(
     monkeypatch.setenv("TASK_SERVICE_SECRET", "hidden")
     _, log = await run("env")
     names = {line.partition("=")[0] for line in log.text().splitlines()}
-    assert names == {"PATH", "LANG", "HOME", "TMPDIR"}
+    assert names == {"PATH", "LANG", "HOME", "TMPDIR", "PYTHONUNBUFFERED"}
     assert f"PATH={COMMAND_PATH}" in log.text()
 
 

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from task_service.tasks.run_log import (
+    HEAD_BYTES,
     MAX_LINE_BYTES,
     MAX_LINES,
-    MAX_LOG_BYTES,
+    TAIL_BYTES,
+    KeptLine,
     LogBatch,
     RunLog,
-    SavedLine,
     SavedLog,
 )
 
@@ -27,7 +28,7 @@ def take(log: RunLog) -> LogBatch:
 
 def test_consecutive_writes_to_one_stream_become_one_line() -> None:
     clock = FakeClock()
-    log = RunLog(clock, saved=SavedLog((SavedLine(4, 10, 0),)))
+    log = RunLog(clock, saved=SavedLog((KeptLine(4, 10, 0),)))
     log.write("stdout", "a")
     began = clock.now()
     clock.advance(1)
@@ -42,7 +43,7 @@ def test_consecutive_writes_to_one_stream_become_one_line() -> None:
         (7, "stdout", "d"),
     ]
     assert batch.lines[0].at == began
-    assert (batch.size_before, batch.size_after, batch.missing_bytes) == (10, 14, 0)
+    assert (batch.kept_bytes, batch.missing_bytes) == (14, 0)
 
 
 def test_a_batch_stays_the_same_until_it_is_acknowledged() -> None:
@@ -59,7 +60,7 @@ def test_a_batch_stays_the_same_until_it_is_acknowledged() -> None:
     second = log.next_batch()
     assert second is not None
     assert [(line.seq, line.text) for line in second.lines] == [(2, "b")]
-    assert (second.size_before, second.size_after) == (1, 2)
+    assert second.kept_bytes == 2
     assert not log.has_more
     log.acknowledge()
     assert not log.written.is_set()
@@ -84,84 +85,88 @@ def test_what_a_database_cannot_hold_is_replaced(given_text: str, kept: str) -> 
     assert take(log).lines[0].text == kept
 
 
-def kept_text(batches: list[LogBatch]) -> str:
-    """What the database has after these batches."""
+def kept_parts(*batches: LogBatch) -> tuple[str, str]:
+    """What the database has of the beginning and of the end after these batches."""
     lines: dict[int, str] = {}
     for batch in batches:
         lines.update((line.seq, line.text) for line in batch.lines)
-        lines = {seq: text for seq, text in lines.items() if seq > batch.delete_through}
-    return "".join(text for _, text in sorted(lines.items()))
+        for seq in range(batch.delete_after + 1, batch.delete_through + 1):
+            lines.pop(seq, None)
+    parts = ["", ""]
+    for number, seq in enumerate(sorted(lines), start=1):
+        parts[seq != number] += lines[seq]
+    return parts[0], parts[1]
 
 
-def test_the_end_of_the_output_is_kept_and_the_size_of_the_beginning_is_known() -> None:
+def test_the_beginning_and_the_end_are_kept_and_the_size_of_the_rest_is_known() -> None:
     log = RunLog(FakeClock())
     whole, batches = "", []
     for number in range(1000):
-        text = f"{number} " + "ü" * 500 + "\n"
+        text = f"{number} " + "ü" * 5000 + "\n"
         whole += text
         log.write("stdout", text)
         if number % 100 == 7:
             batches.append(take(log))
     batches.append(take(log))
-    kept = kept_text(batches)
+    head, tail = kept_parts(*batches)
     last = batches[-1]
-    assert whole.endswith(kept)
-    assert MAX_LOG_BYTES <= len(kept.encode()) < MAX_LOG_BYTES + MAX_LINE_BYTES
-    assert last.size_after == len(whole.encode())
-    assert last.missing_bytes == len(whole.encode()) - len(kept.encode())
-    assert last.missing_lines == whole.count("\n") - kept.count("\n")
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    assert HEAD_BYTES - MAX_LINE_BYTES < len(head.encode()) <= HEAD_BYTES
+    assert TAIL_BYTES <= len(tail.encode()) < TAIL_BYTES + MAX_LINE_BYTES
+    assert last.kept_bytes == len((head + tail).encode())
+    assert last.missing_bytes == len(whole.encode()) - last.kept_bytes
+    assert last.missing_lines == whole.count("\n") - (head + tail).count("\n")
     assert log.overflows
     assert not log.full
 
 
 def test_what_is_pushed_out_before_it_is_saved_is_never_saved() -> None:
     log = RunLog(FakeClock())
-    log.write("stdout", "x" * MAX_LOG_BYTES)
+    log.write("stdout", "h" * HEAD_BYTES + "x" * TAIL_BYTES)
     assert not log.full
-    log.write("stdout", "y" * 2 * MAX_LOG_BYTES + "z")
+    log.write("stdout", "y" * 2 * TAIL_BYTES + "z")
     assert log.full
     batch = take(log)
-    assert batch.lines[0].seq == 1
     assert batch.delete_through == 0
-    kept = kept_text([batch])
-    assert kept.endswith("yz")
-    assert "x" not in kept
-    assert (batch.size_before, batch.size_after) == (0, 3 * MAX_LOG_BYTES + 1)
-    assert batch.missing_bytes == batch.size_after - len(kept)
+    head, tail = kept_parts(batch)
+    assert head == "h" * HEAD_BYTES
+    assert tail.endswith("yz")
+    assert "x" not in tail
+    assert batch.missing_bytes == 3 * TAIL_BYTES + 1 - len(tail)
     assert not log.full
 
 
 def test_a_log_may_be_exactly_as_long_as_allowed() -> None:
     log = RunLog(FakeClock())
-    log.write("stdout", "x" * MAX_LOG_BYTES)
+    log.write("stdout", "x" * (HEAD_BYTES + TAIL_BYTES))
     assert not log.overflows
     log.write("stderr", "y" * MAX_LINE_BYTES)
     assert log.overflows
-    batch = take(log)
-    assert batch.missing_bytes == MAX_LINE_BYTES // 4 * 4
-    assert len(kept_text([batch])) == MAX_LOG_BYTES
+    assert take(log).missing_bytes == MAX_LINE_BYTES
 
 
 def test_an_attempt_continues_the_log_of_the_one_before() -> None:
-    lines = tuple(SavedLine(seq, MAX_LINE_BYTES, 2) for seq in range(5, 5 + 16))
+    count = TAIL_BYTES // MAX_LINE_BYTES
+    # Of a version that kept the end alone: there is no first line.
+    lines = tuple(KeptLine(seq, MAX_LINE_BYTES, 2) for seq in range(5, 5 + count))
     log = RunLog(FakeClock(), saved=SavedLog(lines, missing_bytes=10, missing_lines=1))
     assert log.next_batch() is None
     log.write("system", "Attempt 2\n")
     first = take(log)
-    assert (first.lines[0].seq, first.delete_through, first.missing_bytes) == (21, 0, 10)
-    assert first.size_before == MAX_LOG_BYTES + 10
+    assert (first.lines[0].seq, first.delete_through, first.missing_bytes) == (5 + count, 0, 10)
     log.write("stdout", "x" * MAX_LINE_BYTES)
     second = take(log)
-    assert second.delete_through == 5
+    assert (second.delete_after, second.delete_through) == (0, 5)
     assert (second.missing_bytes, second.missing_lines) == (MAX_LINE_BYTES + 10, 3)
 
 
 def test_the_number_of_lines_is_bounded_too() -> None:
     log = RunLog(FakeClock())
-    for number in range(MAX_LINES + 3):
+    for number in range(2 * MAX_LINES + 3):
         log.write("stdout" if number % 2 else "stderr", "x")
     batch = take(log)
-    assert len(batch.lines) == MAX_LINES
+    assert len(batch.lines) == 2 * MAX_LINES
     assert batch.missing_bytes == 3
 
 
@@ -182,6 +187,6 @@ def test_no_output_is_lost_or_duplicated(writes: list[tuple[str, str, bool]]) ->
         assert "".join(line.text for line in lines if line.stream == wanted) == expected.replace(
             "\x00", "\ufffd"
         )
-    sizes = [0, *(batch.size_after for batch in batches)]
-    assert [batch.size_before for batch in batches] == sizes[:-1]
-    assert sizes[-1] == sum(len(line.text.encode()) for line in lines)
+    assert (batches[-1].kept_bytes if batches else 0) == sum(
+        len(line.text.encode()) for line in lines
+    )

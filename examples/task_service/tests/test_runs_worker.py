@@ -31,7 +31,7 @@ from task_service.db.schema import tasks as tasks_table
 from task_service.db.schema import users as users_table
 from task_service.tasks.models import NewTask, Run, RunPriority, RunState
 from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.run_log import MAX_LOG_BYTES, LogBatch, RunLog, SavedLine, SavedLog
+from task_service.tasks.run_log import KeptLine, LogBatch, RunLog, SavedLog
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import (
@@ -101,7 +101,7 @@ async def acquire(worker: WorkerRuns) -> AcquiredRun:
 
 
 def written(*texts: str, clock: FakeClock, after: LogBatch | None = None) -> LogBatch:
-    saved = () if after is None else (SavedLine(after.lines[-1].seq, after.size_after, 0),)
+    saved = () if after is None else (KeptLine(after.lines[-1].seq, after.kept_bytes, 0),)
     log = RunLog(clock, saved=SavedLog(saved))
     for text in texts:
         log.write("stdout", text)
@@ -163,6 +163,14 @@ async def plan_of(db: Database, statement: str, parameters: Any) -> str:
 
 async def text_of(world: World, run_id: str) -> str:
     return "".join(line.text for line in await read_log(world.db, run_id))
+
+
+async def parts_of(world: World, run_id: str) -> tuple[str, str]:
+    """The beginning and the end of a log, between which numbers are missing."""
+    parts = ["", ""]
+    for number, line in enumerate(await read_log(world.db, run_id), start=1):
+        parts[line.seq != number] += line.text
+    return parts[0], parts[1]
 
 
 # Claiming
@@ -389,7 +397,7 @@ async def test_the_run_of_a_killed_worker_is_queued_again(world: World) -> None:
     again = await world.get(run.id)
     assert (again.state, again.attempt, again.started_at) == (RunState.QUEUED, 1, None)
     second = await acquire(living)
-    assert (second.attempt, second.log) == (2, SavedLog((SavedLine(1, 6, 0),)))
+    assert (second.attempt, second.log) == (2, SavedLog((KeptLine(1, 6, 0),)))
     # Whatever the first does now changes nothing.
     late = written("late", clock=world.clock, after=batch)
     assert not await killed.append_log(acquired, late)
@@ -403,14 +411,14 @@ async def test_the_run_of_a_killed_worker_is_queued_again(world: World) -> None:
     assert (await world.get(run.id)).attempt == 2
 
 
-async def test_only_the_end_of_a_long_output_stays_in_the_database(world: World) -> None:
+async def test_the_middle_of_a_long_output_leaves_the_database(world: World) -> None:
     run = await world.queue()
     worker = world.worker("w1")
     acquired = await acquire(worker)
     log = RunLog(world.clock, saved=acquired.log)
     whole = ""
     for number in range(60):
-        text = f"{number} " + "x" * 10_000 + "\n"
+        text = f"{number} " + "x" * 100_000 + "\n"
         whole += text
         log.write("stdout", text)
         batch = log.next_batch()
@@ -419,23 +427,25 @@ async def test_only_the_end_of_a_long_output_stays_in_the_database(world: World)
         assert await worker.append_log(acquired, batch)
         assert await worker.append_log(acquired, batch)
         log.acknowledge()
-    kept = await text_of(world, run.id)
+    head, tail = await parts_of(world, run.id)
     shown = await world.get(run.id)
-    assert whole.endswith(kept)
-    assert len(kept) >= MAX_LOG_BYTES
-    assert shown.log_missing_bytes == len(whole) - len(kept) > 0
-    assert shown.log_missing_lines == whole.count("\n") - kept.count("\n")
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    assert shown.log_missing_bytes == len(whole) - len(head + tail) > 0
+    assert shown.log_missing_lines == whole.count("\n") - (head + tail).count("\n")
     # The next attempt continues it.
     other = world.worker("w2")
     await other.reclaim(await other.observed_leases())
     second = await acquire(other)
     assert second.log.missing_bytes == shown.log_missing_bytes
     assert second.log.missing_lines == shown.log_missing_lines
-    assert sum(line.size for line in second.log.lines) == len(kept)
+    assert sum(line.size for line in second.log.lines) == len(head + tail)
     log = RunLog(world.clock, saved=second.log)
     log.write("stdout", "y" * 20_000)
     assert await other.finish(second, Outcome(RunState.SUCCEEDED), log.next_batch())
-    assert (whole + "y" * 20_000).endswith(await text_of(world, run.id))
+    same, tail = await parts_of(world, run.id)
+    assert same == head
+    assert (whole + "y" * 20_000).endswith(tail)
 
 
 async def test_a_worker_does_not_hold_its_own_earlier_attempt(world: World) -> None:
@@ -509,7 +519,7 @@ async def test_a_released_run_keeps_its_attempt_and_its_log(world: World) -> Non
     assert (waiting.state, waiting.attempt, waiting.started_at) == (RunState.QUEUED, 0, None)
     assert await text_of(world, run.id) == "some"
     again = await acquire(other)
-    assert (again.attempt, again.log) == (1, SavedLog((SavedLine(1, 4, 0),)))
+    assert (again.attempt, again.log) == (1, SavedLog((KeptLine(1, 4, 0),)))
     # The same attempt, and yet not its run.
     assert not await stopping.finish(acquired, Outcome(RunState.SUCCEEDED), None)
 

@@ -118,8 +118,8 @@ def runs_router(
     ) -> Response:
         """Read the log of a run, or follow it.
 
-        The last 256 KiB of the output are kept. The size of what came before is `log_missing_bytes` of the run, and stands in
-        the first line of a text.
+        The first and the last 2 MiB of the output are kept. The size of what is missing between them is `log_missing_bytes` of
+        the run. A text says it in its place, and in a stream of events the ids leave a gap there.
         """
         run = await runs.get(principal, run_id)
         if "text/plain" in accept and "text/event-stream" not in accept:
@@ -168,12 +168,13 @@ def _progress_event(progress: Progress) -> ServerEvent:
 
 async def _whole_log(logs: LogReader, run: Run) -> str:
     texts: list[str] = []
-    if run.log_missing_bytes:
-        texts.append(f"[The first {run.log_missing_bytes:,} bytes of the output are not kept.]\n")
     seq = 0
     while lines := await logs.read(run.id, seq):
-        texts += [line.text for line in lines]
-        seq = lines[-1].seq
+        for line in lines:
+            if line.seq != seq + 1:
+                texts.append(f"\n[{run.log_missing_bytes:,} bytes of the output are not kept.]\n")
+            texts.append(line.text)
+            seq = line.seq
     return "".join(texts)
 
 

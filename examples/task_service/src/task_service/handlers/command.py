@@ -7,7 +7,7 @@ contents of any file that the command can read.
 
 Lines of the form `::progress 40 Copying` on its standard output report its progress; see :class:`ProgressLines`.
 
-The program gets an empty standard input, an environment of four variables without the service's secrets, and a new folder
+The program gets an empty standard input, an environment of five variables without the service's secrets, and a new folder
 that is removed afterwards. It has every right of the process that executes it: the sandbox is the process's own, as the units
 and containers of workers have it. It runs in a session of its own under :mod:`task_service.handlers.supervisor`, which bounds
 its memory and ends it with its worker.
@@ -154,7 +154,14 @@ async def _run(program: str, argv: list[str], context: RunContext) -> int:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=folder,
-            env={"PATH": COMMAND_PATH, "LANG": "C.UTF-8", "HOME": folder, "TMPDIR": folder},
+            env={
+                "PATH": COMMAND_PATH,
+                "LANG": "C.UTF-8",
+                "HOME": folder,
+                "TMPDIR": folder,
+                # Its output is a pipe, which Python would fill with 8 KiB before it writes a line.
+                "PYTHONUNBUFFERED": "1",
+            },
             start_new_session=True,
         )
         # All three are pipes.

@@ -36,8 +36,8 @@ STOP_SECONDS: Final = 5.0
 MAX_BACKOFF_SECONDS: Final = 5.0
 
 _LOG_PAUSE: Final = 0.1
-# Each save of a flood replaces all that is kept.
-_OVERFLOW_PAUSE: Final = 1.0
+# Each save of a flood replaces all of the end that is kept.
+_OVERFLOW_PAUSE: Final = 2.0
 _PROGRESS_PAUSE: Final = 1.0
 _MAX_ERROR: Final = 500
 

@@ -85,7 +85,7 @@ class Run(_Output):
         started_at: The start of the present attempt.
         exit_code: The handler's exit code; None if it has none.
         error: One line with the reason why the run did not succeed.
-        log_missing_bytes: The size of the beginning of the output, which is not kept; the last 256 KiB are.
+        log_missing_bytes: The size of the middle of the output, which is not kept; the first and the last 2 MiB are.
         log_missing_lines: The lines in that.
     """
 
@@ -187,7 +187,7 @@ class LogLine(_Output):
     """A piece of a run's log. The log is the concatenation of all texts; they include line ends.
 
     Attributes:
-        seq: Its number, beginning with 1.
+        seq: Its number, beginning with 1. Where a number is missing, output is not kept.
     """
 
     seq: int

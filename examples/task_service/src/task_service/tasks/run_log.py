@@ -1,11 +1,10 @@
 """The log of a run: from its handler into the database, and from there, with the run's progress, to readers.
 
 :class:`RunLog` collects what a handler prints, cleaned and in batches. A batch that was handed out stays the same until it is
-acknowledged. The database recognises a batch that it has already by the size of the output before and after it. So writing a
-batch again is harmless, as happens when the answer to a commit is lost.
+acknowledged, and its lines are numbered. So writing a batch again is harmless, as happens when the answer to a commit is lost.
 
-The end of the output is kept, since that is where a run says why it failed. Each batch names the beginning that it pushes out,
-and the run has the size of what is missing.
+The beginning and the end of the output are kept: what a run was doing, and why it failed. A line that is not kept leaves its
+number unused, so a reader finds the gap by the numbers, and the run has its size.
 
 :class:`LogReader` follows a log as it grows, and the reports of progress, wherever the run is executed.
 """
@@ -29,12 +28,14 @@ from task_service.handlers import Progress, Stream
 from .models import LogLine, RunState
 from .notifications import LocalEvents, wait_for_event
 
-MAX_LOG_BYTES: Final = 256 * 1024
-"""How much of the end of a run's output is kept at least, over all its attempts, in bytes of UTF-8."""
+HEAD_BYTES: Final = 2 * 1024 * 1024
+"""How much of the beginning of a run's output is kept at most, over all its attempts, in bytes of UTF-8."""
+TAIL_BYTES: Final = 2 * 1024 * 1024
+"""How much of the end is kept at least, and :data:`MAX_LINE_BYTES` more at most."""
 MAX_LINE_BYTES: Final = 16 * 1024
-"""The size of a stored line at most, and so of what is kept beyond :data:`MAX_LOG_BYTES`."""
-MAX_LINES: Final = 10_000
-"""How many lines are kept at most, for output that changes its stream with every word."""
+"""The size of a stored line at most."""
+MAX_LINES: Final = 5_000
+"""How many lines of each are kept at most, for output that changes its stream with every word."""
 READ_LINES: Final = 500
 """How many lines :meth:`LogReader.read` returns at most."""
 
@@ -42,9 +43,9 @@ _MAX_SEQ: Final = 2**31 - 1
 _MAX_CHARACTERS: Final = MAX_LINE_BYTES // 4
 
 
-@dataclass(frozen=True, slots=True)
-class SavedLine:
-    """The number of a line in the database, its size in bytes of UTF-8, and how many line ends it has."""
+@dataclass(slots=True)
+class KeptLine:
+    """The number of a line, its size in bytes of UTF-8, and how many line ends it has."""
 
     seq: int
     size: int
@@ -57,11 +58,11 @@ class SavedLog:
 
     Attributes:
         lines: In their order.
-        missing_bytes: The size of the output before them, which is not kept.
+        missing_bytes: The size of the output that is not kept.
         missing_lines: The line ends in that.
     """
 
-    lines: tuple[SavedLine, ...] = ()
+    lines: tuple[KeptLine, ...] = ()
     missing_bytes: int = 0
     missing_lines: int = 0
 
@@ -74,28 +75,26 @@ class LogBatch:
     """Consecutive lines of a log, and which earlier ones they push out.
 
     Attributes:
-        size_before: The size of all output before the lines, kept or not.
-        size_after: The size with them.
+        kept_bytes: The size of all that is kept, once the batch is saved.
         missing_bytes: As :attr:`SavedLog.missing_bytes`, once the batch is saved.
         missing_lines: As :attr:`SavedLog.missing_lines`, once the batch is saved.
-        delete_through: The number of the last line that is deleted; 0 for none.
+        delete_after: The number of the last line of the beginning, which stays.
+        delete_through: The number of the last line that is deleted.
     """
 
     lines: tuple[LogLine, ...]
-    size_before: int
-    size_after: int
+    kept_bytes: int
     missing_bytes: int
     missing_lines: int
+    delete_after: int
     delete_through: int
 
 
 @dataclass(slots=True)
-class _Piece:
+class _Unsaved:
     stream: Stream
     at: datetime
     texts: list[str]
-    size: int
-    ends: int
 
 
 class RunLog:
@@ -112,14 +111,16 @@ class RunLog:
 
     def __init__(self, clock: Clock, *, saved: SavedLog = _NOTHING) -> None:
         self._clock = clock
-        self._saved = deque(saved.lines)
-        self._next_seq = saved.lines[-1].seq + 1 if saved.lines else 1
-        self._kept_bytes = sum(line.size for line in saved.lines)
+        self._head_bytes = self._head_seq = 0
+        self._tail: deque[KeptLine] = deque()
+        self._tail_bytes = 0
         self._missing_bytes = saved.missing_bytes
         self._missing_lines = saved.missing_lines
+        self._newest = KeptLine(0, 0, 0)
+        for line in saved.lines:
+            self._append(line)
+        self._unsaved: dict[int, _Unsaved] = {}
         self._delete_through = 0
-        self._batched_size = self._size
-        self._pieces: deque[_Piece] = deque()
         self._batch: LogBatch | None = None
         self.written = asyncio.Event()
         self.closed = asyncio.Event()
@@ -127,11 +128,11 @@ class RunLog:
     @property
     def full(self) -> bool:
         """True while more waits to be saved than is kept, so that a handler should pause."""
-        return not self._saved and self._missing_bytes > 0
+        return self.overflows and self._tail[0].seq in self._unsaved
 
     @property
     def overflows(self) -> bool:
-        """True once the beginning is not kept."""
+        """True once some of the output is not kept."""
         return self._missing_bytes > 0
 
     def write(self, stream: Stream, text: str) -> None:
@@ -151,66 +152,74 @@ class RunLog:
 
     def next_batch(self) -> LogBatch | None:
         """The batch to save next; the same again until it is acknowledged, and None if there is nothing to save."""
-        if self._batch is None and self._pieces:
-            lines: list[LogLine] = []
-            for piece in self._pieces:
-                text = "".join(piece.texts)
-                lines.append(
-                    LogLine(seq=self._next_seq, at=piece.at, stream=piece.stream, text=text)
-                )
-                self._saved.append(SavedLine(self._next_seq, piece.size, piece.ends))
-                self._next_seq += 1
+        if self._batch is None and self._unsaved:
             self._batch = LogBatch(
-                lines=tuple(lines),
-                size_before=self._batched_size,
-                size_after=self._size,
+                lines=tuple(
+                    LogLine(seq=seq, at=line.at, stream=line.stream, text="".join(line.texts))
+                    for seq, line in self._unsaved.items()
+                ),
+                kept_bytes=self._head_bytes + self._tail_bytes,
                 missing_bytes=self._missing_bytes,
                 missing_lines=self._missing_lines,
+                delete_after=self._head_seq,
                 delete_through=self._delete_through,
             )
-            self._batched_size = self._size
-            self._delete_through = 0
-            self._pieces.clear()
+            self._unsaved.clear()
         return self._batch
 
     @property
     def has_more(self) -> bool:
         """True if there is something to save besides the batch that was handed out."""
-        return bool(self._pieces)
+        return bool(self._unsaved)
 
     def acknowledge(self) -> None:
         """Forget the batch that was handed out, once it is saved."""
         self._batch = None
-        if not self._pieces and not self.closed.is_set():
+        if not self._unsaved and not self.closed.is_set():
             self.written.clear()
-
-    @property
-    def _size(self) -> int:
-        return self._missing_bytes + self._kept_bytes
 
     def _add(self, stream: Stream, text: str) -> None:
         size, ends = len(text.encode()), text.count("\n")
-        self._kept_bytes += size
-        last = self._pieces[-1] if self._pieces else None
-        if last is not None and last.stream == stream and last.size + size <= MAX_LINE_BYTES:
-            last.texts.append(text)
+        last, unsaved = self._newest, self._unsaved.get(self._newest.seq)
+        fits = last.size + size <= MAX_LINE_BYTES and (self._tail or self._has_room(size))
+        if unsaved is not None and unsaved.stream == stream and fits:
+            unsaved.texts.append(text)
             last.size += size
             last.ends += ends
+            if self._tail:
+                self._tail_bytes += size
+            else:
+                self._head_bytes += size
         else:
-            self._pieces.append(_Piece(stream, self._clock.now(), [text], size, ends))
+            self._append(KeptLine(last.seq + 1, size, ends))
+            self._unsaved[last.seq + 1] = _Unsaved(stream, self._clock.now(), [text])
+
+    def _append(self, line: KeptLine) -> None:
+        """To the beginning, until it is full or a number is missing; then to the end."""
+        if (
+            not self._tail
+            and line.seq == self._head_seq + 1 <= MAX_LINES
+            and self._has_room(line.size)
+        ):
+            self._head_seq = line.seq
+            self._head_bytes += line.size
+        else:
+            self._tail.append(line)
+            self._tail_bytes += line.size
+        self._newest = line
+
+    def _has_room(self, size: int) -> bool:
+        return self._head_bytes + size <= HEAD_BYTES
 
     def _push_out(self) -> None:
-        """Drop lines from the beginning, saved or not, as long as enough is kept without them."""
-        while True:
-            oldest = self._saved[0] if self._saved else self._pieces[0]
-            is_one_too_many = len(self._saved) + len(self._pieces) > MAX_LINES
-            if self._kept_bytes - oldest.size < MAX_LOG_BYTES and not is_one_too_many:
-                return
-            if self._saved:
-                self._delete_through = self._saved.popleft().seq
-            else:
-                self._pieces.popleft()
-            self._kept_bytes -= oldest.size
+        """Drop the oldest lines of the end, saved or not, as long as enough is kept without them."""
+        while self._tail and (
+            self._tail_bytes - self._tail[0].size >= TAIL_BYTES or len(self._tail) > MAX_LINES
+        ):
+            oldest = self._tail.popleft()
+            if self._unsaved.pop(oldest.seq, None) is None:
+                self._delete_through = oldest.seq
+            self._tail_bytes -= oldest.size
             self._missing_bytes += oldest.size
             self._missing_lines += oldest.ends
 

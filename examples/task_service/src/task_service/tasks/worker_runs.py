@@ -19,10 +19,10 @@ from sqlalchemy import (
     Row,
     and_,
     delete,
-    insert,
     select,
     update,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -35,7 +35,7 @@ from task_service.request_record import RequestRecord
 
 from .models import RunState
 from .next_run import NEXT_RUNS, lock_acquiring, note_turns, refused_with
-from .run_log import LogBatch, SavedLine, SavedLog
+from .run_log import KeptLine, LogBatch, SavedLog
 from .runs import cancel_runs
 
 if TYPE_CHECKING:
@@ -384,10 +384,6 @@ def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
     return RequestRecord(request["id"], address=None, traceparent=request["traceparent"])
 
 
-# The size of all output, whether it is kept or not: it grows with each batch.
-_output_bytes: Final = runs.c.log_bytes + runs.c.log_missing_bytes
-
-
 def _held_by(lease: AcquiredRun | ObservedLease) -> ColumnElement[bool]:
     """That a run is running, and held by this worker in this attempt."""
     return and_(
@@ -399,41 +395,41 @@ def _held_by(lease: AcquiredRun | ObservedLease) -> ColumnElement[bool]:
 
 
 async def _saved_log(connection: AsyncConnection, row: Row[*tuple[Any, ...]]) -> SavedLog:
-    """What earlier attempts of a run have left: 272 KiB at most."""
+    """What earlier attempts of a run have left."""
     result = await connection.execute(
         select(run_log.c.seq, run_log.c.text)
         .where(run_log.c.run_id == row.id)
         .order_by(run_log.c.seq)
     )
     lines = tuple(
-        SavedLine(line.seq, len(line.text.encode()), line.text.count("\n")) for line in result
+        KeptLine(line.seq, len(line.text.encode()), line.text.count("\n")) for line in result
     )
     return SavedLog(lines, row.log_missing_bytes, row.log_missing_lines)
 
 
 async def _append(connection: AsyncConnection, run: AcquiredRun, batch: LogBatch) -> bool:
-    held = _held_by(run)
     result = await connection.execute(
         update(runs)
-        .where(held, _output_bytes == batch.size_before)
+        .where(_held_by(run))
         .values(
-            log_bytes=batch.size_after - batch.missing_bytes,
+            log_bytes=batch.kept_bytes,
             log_missing_bytes=batch.missing_bytes,
             log_missing_lines=batch.missing_lines,
         )
     )
-    if result.rowcount == 1:
-        await connection.execute(
-            insert(run_log),
-            [{"run_id": run.run_id, **dict(line)} for line in batch.lines],
+    if result.rowcount == 0:
+        return False
+    lines = [{"run_id": run.run_id, **dict(line)} for line in batch.lines]
+    await connection.execute(_ADD_LINES, lines)
+    await connection.execute(
+        delete(run_log).where(
+            run_log.c.run_id == run.run_id,
+            run_log.c.seq > batch.delete_after,
+            run_log.c.seq <= batch.delete_through,
         )
-        if batch.delete_through:
-            await connection.execute(
-                delete(run_log).where(
-                    run_log.c.run_id == run.run_id, run_log.c.seq <= batch.delete_through
-                )
-            )
-        return True
-    # Either the batch is there already, or the worker does not hold the run.
-    size = await connection.scalar(select(_output_bytes).where(held))
-    return size == batch.size_after
+    )
+    return True
+
+
+# A batch whose commit was not confirmed is saved again. Both databases understand it.
+_ADD_LINES: Final = postgresql.insert(run_log).on_conflict_do_nothing()

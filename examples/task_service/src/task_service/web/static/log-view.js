@@ -10,7 +10,7 @@ const MOST_LINES = 10_000;
 const ESCAPE = /\x1b\[([0-9;:]*)m|\x1b\[[0-9;:?]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)/;
 const BEGUN = /\x1b(?:\[[0-9;:?]*|\][^\x07\x1b]*)?$/;
 
-let runId, line, first, count, stream, held, style;
+let runId, line, count, shown, stream, states, target, isScrolled, frame;
 
 /** The state of the text after a sequence such as `1;31`. */
 function styled(before, codes) {
@@ -37,20 +37,29 @@ function newLine(at) {
   line = h("span", { class: "line", "data-at": at.slice(11, 23) },
     h("a", { class: "number", href: `?run=${runId}#${id}`, "aria-label": `Line ${count}`, "data-number": count, tabindex: -1 }));
   line.id = id;
+  // The line of the address stays in the middle of what is shown.
+  if (target && count > target + MOST_LINES / 2 && shown >= MOST_LINES) {
+    $("#log-later").hidden = false;
+    return;
+  }
   view.append(line);
-  if (view.childElementCount > MOST_LINES) view.firstChild.remove();
-  $("#log-cut").hidden = count - first <= MOST_LINES;
-  if (location.hash === `#${id}`) point(line);
+  if (shown < MOST_LINES) shown += 1;
+  else {
+    view.firstChild.remove();
+    $("#log-earlier").hidden = false;
+  }
+  if (count === target) point(line);
 }
 
-function point(target) {
+function point(one) {
   $(".pointed", view)?.classList.remove("pointed");
-  target.classList.add("pointed");
+  one.classList.add("pointed");
   tools.follow.checked = false;
-  target.scrollIntoView({ block: "nearest" });
+  one.scrollIntoView({ block: "center" });
 }
 
 function add(text, at) {
+  const { style } = states[stream];
   for (const part of text.split(/(?<=\n)/)) {
     if (!part) continue;
     if (!line) newLine(at);
@@ -65,40 +74,49 @@ function add(text, at) {
 
 /** Show a piece of output. */
 export function write({ at, stream: from, text }) {
-  if (from !== stream) {
-    if (line) add("\n", at);
-    [stream, held, style] = [from, "", { colour: null, marks: [] }];
-  }
-  let rest = held + text;
-  // A sequence may go on in the next piece.
-  held = BEGUN.exec(rest)?.[0] ?? "";
-  rest = rest.slice(0, rest.length - held.length);
+  if (from !== stream && line) add("\n", at);
+  stream = from;
+  // Each stream has colours of its own, and a sequence may go on in its next piece.
+  const its = states[from] ??= { held: "", style: { colour: null, marks: [] } };
+  let rest = its.held + text;
+  its.held = BEGUN.exec(rest)?.[0] ?? "";
+  rest = rest.slice(0, rest.length - its.held.length);
   for (let found = ESCAPE.exec(rest); found; found = ESCAPE.exec(rest)) {
     add(rest.slice(0, found.index), at);
-    if (found[1] !== undefined) style = styled(style, found[1]);
+    if (found[1] !== undefined) its.style = styled(its.style, found[1]);
     rest = rest.slice(found.index + found[0].length);
   }
   add(rest, at);
+  frame ??= requestAnimationFrame(scroll);
+}
+
+function scroll() {
+  frame = null;
   if (tools.follow.checked) view.scrollTop = view.scrollHeight;
+  // What comes after the line of the address moves it to the middle.
+  else if (!isScrolled) $(".pointed", view)?.scrollIntoView({ block: "center" });
 }
 
 /** Say something in the place of output. */
 export const note = (text) => view.append(h("span", { class: "system" }, text));
 
-/** Say how much of the beginning the service has not kept. */
-export function showMissing({ log_missing_bytes: bytes, log_missing_lines: lines }) {
-  const missing = $("#log-missing");
-  missing.hidden = !bytes;
-  missing.textContent = `The first ${inBytes(bytes)} of the output (lines: ${lines.toLocaleString("en")}) are not kept.`;
+/** Say in the place of the output that the service has not kept how much it was. Its lines are counted, too. */
+export function noteMissing({ log_missing_bytes: bytes, log_missing_lines: lines }) {
+  // What is missing begins and ends in the middle of a line.
+  count += line ? lines - 1 : lines;
+  line = null;
+  note(`${inBytes(bytes)} of the output (lines: ${lines.toLocaleString("en")}) are not kept.\n`);
 }
 
 const inBytes = (size) => (size < 2 ** 20 ? `${Math.ceil(size / 1024)} KiB` : `${(size / 2 ** 20).toFixed(1)} MiB`);
 
-/** Begin with the output of a run. Its lines are counted from the one that was written first, kept or not. */
-export function clear({ id, log_missing_lines: missing }) {
-  [runId, line, first, count, stream, held, style] = [id, null, missing, missing, null, "", { colour: null, marks: [] }];
+/** Begin with the output of a run. */
+export function clear({ id }) {
+  [runId, line, count, shown, stream, states] = [id, null, 0, 0, null, {}];
+  target = Number(/^#L(\d+)$/.exec(location.hash)?.[1] ?? 0);
+  isScrolled = false;
   view.replaceChildren();
-  $("#log-cut").hidden = true;
+  $("#log-earlier").hidden = $("#log-later").hidden = true;
   tools.follow.checked = true;
   find();
 }
@@ -114,7 +132,8 @@ function find() {
   wanted = tools.find.value.trim().toLowerCase();
   for (const one of view.querySelectorAll(".line")) mark(one);
   const number = view.querySelectorAll(".found").length;
-  $("#log-found").textContent = wanted && (number === 1 ? "1 line" : `${number} lines`);
+  const isAll = $("#log-earlier").hidden && $("#log-later").hidden;
+  $("#log-found").textContent = wanted && `${number === 1 ? "1 line" : `${number} lines`}${isAll ? "" : " of those shown"}`;
 }
 
 tools.find.addEventListener("input", find);
@@ -131,6 +150,7 @@ tools.follow.addEventListener("change", () => { if (tools.follow.checked) view.s
 // Scrolling up stops following, and scrolling to the end goes on.
 for (const type of ["wheel", "touchmove", "keyup", "pointerup"]) {
   view.addEventListener(type, () => setTimeout(() => {
+    isScrolled = true;
     tools.follow.checked = view.scrollHeight - view.scrollTop - view.clientHeight < 24;
   }, 100), { passive: true });
 }

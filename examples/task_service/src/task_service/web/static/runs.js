@@ -26,7 +26,7 @@ export const startRun = (taskId) => start(`/tasks/${taskId}/run`);
 export const rerun = (runId, params) => start(`/runs/${runId}/rerun`, params && { params });
 
 /** Follow a run's output: `wrote({seq, at, stream, text})` is called with each piece, `progressed({fraction, text})` when
- *  its handler says how far it has come, `skipped()` when pieces were gone before they could be read, `ended(run)` once, and `failed(problem)` if it is refused. Returns what stops it.
+ *  its handler says how far it has come, `skipped()` where pieces are not kept, `ended(run)` once, and `failed(problem)` if it is refused. Returns what stops it.
  *  A hidden tab holds no connection: browsers open six to one host, and six such tabs would block a seventh. */
 export function followLog(runId, { wrote, skipped, progressed, ended, failed }) {
   let source;
@@ -40,7 +40,7 @@ export function followLog(runId, { wrote, skipped, progressed, ended, failed }) 
     source.addEventListener("log", ({ data }) => {
       const piece = JSON.parse(data);
       // A new stream begins at the first piece.
-      if (last && piece.seq > last + 1) skipped();
+      if (piece.seq > last + 1) skipped();
       if (piece.seq > last) wrote(piece);
       last = Math.max(last, piece.seq);
     });

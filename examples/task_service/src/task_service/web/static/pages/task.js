@@ -4,7 +4,7 @@ import { $, badge, button, fill, h, icon, me, pressed, quiet, render, say, state
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { checkFields, hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
-import { clear, isEmpty, note, showMissing, write } from "../log-view.js";
+import { clear, isEmpty, note, noteMissing, write } from "../log-view.js";
 import { followLog, isActive, rerun, startRun } from "../runs.js";
 import { schemaFields } from "../schema-form.js";
 import { allHandlers, openTask, taskForm } from "../task-dialog.js";
@@ -128,7 +128,6 @@ function drawRun(run) {
         button("Re-run", "rerun", async () => started(await rerun(run.id))),
       ])),
     run.error && h("p", { class: "notice bad" }, run.error));
-  showMissing(run);
   if (followed === run.id) return;
   stopFollowing();
   followed = run.id;
@@ -141,6 +140,7 @@ function drawRun(run) {
   stopFollowing = followLog(run.id, {
     wrote: write,
     skipped() {
+      if (!isActive(run)) return noteMissing(run);
       if (isWhole) note("Output comes faster than it can be shown. What is kept is shown at the end.\n");
       isWhole = false;
     },
