@@ -26,7 +26,7 @@ VERSIONS = [
     *((python, "lowest-direct") for python in PYTHONS if python < "3.14"),
     *((python, "highest") for python in PYTHONS),
 ]
-EXTRAS = ["none", "argon2", "fastapi", "flask", "litestar", "sqlalchemy", "starlette", "all"]
+EXTRAS = ["none", "argon2", "fastapi", "flask", "litestar", "mcp", "sqlalchemy", "starlette", "all"]
 
 TEST_TOOLS = [
     "anyio", "httpx", "httpx2", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "sybil",

@@ -21,6 +21,7 @@ OPTIONAL = {
     "fastapi": ["msk_auth.integrations.fastapi"],
     "flask": ["msk_auth.integrations.flask"],
     "litestar": ["msk_auth.integrations.litestar"],
+    "mcp": ["msk_auth.integrations.mcp"],
     "sqlalchemy": ["msk_auth.stores.sqlalchemy", "msk_auth.stores.sqlalchemy.migrations"],
     "starlette": ["msk_auth.integrations.starlette"],
 }
@@ -152,6 +153,21 @@ def check_litestar() -> None:
             return {"tasks": "none"}
 
         return Litestar([tasks, auth.key_routes()], plugins=[auth])
+
+    check_asgi(make)
+
+
+def check_mcp() -> None:
+    from msk_auth.integrations.mcp import McpAuth
+
+    importlib.import_module("mcp.server")
+
+    async def server(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"[7]"})
+
+    def make(authenticator: AsyncAuthenticator[str]) -> Any:
+        return McpAuth(authenticator, resource="http://127.0.0.1/mcp").protect(server)
 
     check_asgi(make)
 

@@ -26,6 +26,7 @@ PUBLIC_MODULES = frozenset(
         "msk_auth.integrations.fastapi",
         "msk_auth.integrations.flask",
         "msk_auth.integrations.litestar",
+        "msk_auth.integrations.mcp",
         "msk_auth.integrations.starlette",
         "msk_auth.keys",
         "msk_auth.leaks",
@@ -40,7 +41,7 @@ PUBLIC_MODULES = frozenset(
     }
 )
 
-FRAMEWORKS = frozenset({"fastapi", "flask", "litestar", "starlette"})
+FRAMEWORKS = frozenset({"fastapi", "fastmcp", "flask", "litestar", "mcp", "starlette"})
 OPTIONAL = FRAMEWORKS | {"alembic", "argon2", "pydantic", "sqlalchemy"}
 
 
@@ -70,6 +71,7 @@ def test_the_library_works_where_no_optional_dependency_is_installed() -> None:
         ("fastapi", {"fastapi", "starlette"}),
         ("flask", {"flask"}),
         ("litestar", {"litestar"}),
+        ("mcp", set()),
         ("starlette", {"starlette"}),
     ],
 )

@@ -33,6 +33,7 @@ PUBLIC_MODULES = [
     "msk_auth.integrations.fastapi",
     "msk_auth.integrations.flask",
     "msk_auth.integrations.litestar",
+    "msk_auth.integrations.mcp",
     "msk_auth.integrations.starlette",
     "msk_auth.keys",
     "msk_auth.leaks",

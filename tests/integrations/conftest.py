@@ -13,6 +13,8 @@ collect_ignore_glob = [f"test_{name}*.py" for name in FRAMEWORKS - INSTALLED]
 collect_ignore: list[str] = []
 if "starlette" not in INSTALLED:
     collect_ignore.append("test_snippets.py")
+if find_spec("mcp") is None:
+    collect_ignore.append("test_mcp_sdk.py")
 if not all(map(find_spec, ("flask_restful", "flask_restx", "flask_smorest"))):
     # Their newest versions raise the version of Flask: they are not beside an old one.
     collect_ignore.append("test_flask_extensions.py")

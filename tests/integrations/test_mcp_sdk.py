@@ -1,0 +1,238 @@
+"""The gate in front of real servers, asked by real clients: those of the official SDK and of FastMCP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+from tests.contract.adapter import PEOPLE, START, World, make_world
+from tests.integrations.adapters import send
+from tests.integrations.mcp_servers import (
+    MODES,
+    SDKS,
+    Caller,
+    connected,
+    living,
+    make_server,
+    protect,
+)
+
+from msk_auth import AsyncAuthenticator, Owner, local_principal
+from msk_auth.integrations.mcp import McpAuth
+
+pytestmark = [
+    pytest.mark.anyio,
+    # Of the SDKs and what they use.
+    pytest.mark.filterwarnings("default::DeprecationWarning", "ignore::ResourceWarning"),
+]
+
+ALICE = local_principal(PEOPLE["alice"], at=START, interactive=True)
+
+
+@pytest.fixture
+def world() -> World:
+    return make_world()
+
+
+@pytest.fixture(params=SDKS)
+def sdk(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def made(sdk: str, mode: str, world: World, waits: asyncio.Event | None = None) -> Any:
+    auth = McpAuth(world.authenticator, resource="http://127.0.0.1:8000/mcp")
+    return protect(make_server(sdk, mode, auth, waits or asyncio.Event()), auth)
+
+
+def bearer(world: World, name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {world.names[name]}"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("client", SDKS)
+async def test_a_good_key_lists_and_calls_what_it_may(
+    client: str, mode: str, sdk: str, world: World
+) -> None:
+    app = made(sdk, mode, world)
+    async with living(app):
+        async with connected(client, bearer(world, "key"), app) as caller:
+            assert await caller.listed() == {
+                "tools": ["whoami", "run", "wait"],
+                "prompts": ["plan"],
+                "resources": [],
+                "resource_templates": ["tasks://{task_id}"],
+            }
+            assert await caller.call("whoami") == "alice"
+            assert await caller.call("run") == "run by api_key"
+            assert await caller.read("tasks://7") == "task 7"
+        # The next caller sees nothing of that.
+        async with connected(client, bearer(world, "key_nothing"), app) as caller:
+            assert (await caller.listed())["tools"] == ["whoami"]
+        async with connected(client, bearer(world, "jwt"), app) as caller:
+            assert (await caller.listed())["tools"] == ["whoami", "run", "reset", "wait"]
+            assert await caller.call("reset") == "reset"
+
+
+@pytest.mark.parametrize("client", SDKS)
+async def test_a_client_shows_why_a_tool_refuses_a_key(client: str, sdk: str, world: World) -> None:
+    app = made(sdk, "sessions", world)
+    async with living(app), connected(client, bearer(world, "key"), app) as caller:
+        for name, text in [("reset", "API keys cannot be used"), ("unnamed", "no tool")]:
+            with pytest.raises(Exception, match=text):
+                await caller.call(name)
+        # And goes on.
+        assert await caller.call("whoami") == "alice"
+
+
+WRONG = [
+    ("no key", {}, 401, "credentials_missing"),
+    ("malformed", {"Authorization": "Bearer msk_1"}, 401, "key_malformed"),
+    ("revoked", "key_revoked", 401, "key_revoked"),
+    ("wrong header", "X-API-Key", 401, "credentials_missing"),
+]
+
+
+@pytest.mark.parametrize("client", SDKS)
+@pytest.mark.parametrize(("name", "given", "status", "code"), WRONG, ids=[row[0] for row in WRONG])
+async def test_a_client_does_not_connect_with_a_wrong_credential(
+    client: str,
+    name: str,
+    given: dict[str, str] | str,
+    status: int,
+    code: str,
+    sdk: str,
+    world: World,
+) -> None:
+    headers = given if isinstance(given, dict) else bearer(world, "key")
+    if name == "revoked":
+        headers = bearer(world, "key_revoked")
+    elif name == "wrong header":
+        headers = {"X-API-Key": world.names["key"]}
+    app = made(sdk, "sessions", world)
+    async with living(app):
+        await fails(never, client, headers, app)
+        assert await answer(app, headers, "initialize") == (status, code)
+
+
+async def test_a_session_ends_with_its_key(sdk: str, world: World) -> None:
+    async def use(caller: Caller) -> None:
+        assert await caller.call("whoami") == "alice"
+        await revoke(world)
+        await caller.call("whoami")
+
+    app = made(sdk, "sessions", world)
+    async with living(app):
+        await fails(use, sdk, bearer(world, "key"), app)
+        assert await answer(app, bearer(world, "key"), "tools/list") == (401, "key_revoked")
+
+
+async def test_a_lost_permission_counts_at_the_next_call(sdk: str, world: World) -> None:
+    people = dict(PEOPLE)
+
+    async def find_owner(owner_id: str) -> Owner[Any] | None:
+        return people.get(owner_id)
+
+    world = replace(
+        world,
+        authenticator=AsyncAuthenticator(world.store, find_owner=find_owner, clock=world.clock),
+    )
+
+    async def use(caller: Caller) -> None:
+        assert await caller.call("run") == "run by api_key"
+        people["alice"] = replace(PEOPLE["alice"], permissions=frozenset({"tasks:read"}))
+        assert (await caller.listed())["tools"] == ["whoami", "wait"]
+        # A client of the official SDK before 2.0 ends its session at this status.
+        await caller.call("run")
+
+    app = made(sdk, "sessions", world)
+    headers = bearer(world, "key")
+    async with living(app):
+        await fails(use, sdk, headers, app)
+        assert await answer(app, headers, "tools/call", name="run") == (403, "permission_denied")
+
+
+async def test_a_store_that_is_down_is_no_refusal(sdk: str, world: World) -> None:
+    app = made(sdk, "sessions", world)
+    async with living(app):
+        world.store.broken = OSError("down")
+        await fails(never, sdk, bearer(world, "key"), app)
+        assert await answer(app, bearer(world, "key"), "initialize") == (503, "store_unavailable")
+        world.store.broken = None
+        async with connected(sdk, bearer(world, "key"), app) as caller:
+            assert await caller.call("whoami") == "alice"
+
+
+async def test_a_real_server_ends_a_call_that_waits_when_its_key_is_revoked(
+    sdk: str, world: World
+) -> None:
+    async def use(caller: Caller) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(revoke_later)
+            await caller.call("wait")
+
+    waits = asyncio.Event()
+
+    async def revoke_later() -> None:
+        await waits.wait()
+        await revoke(world)
+
+    async with served(made(sdk, "sessions", world, waits)) as url:
+        await fails(use, sdk, bearer(world, "key"), url=url)
+
+
+# Help.
+
+
+async def revoke(world: World) -> None:
+    await world.authenticator.revoke_key(ALICE, world.names["key_id"])
+
+
+async def fails(
+    use: Callable[[Caller], Awaitable[None]],
+    sdk: str,
+    headers: dict[str, str],
+    app: Any = None,
+    **more: Any,
+) -> None:
+    """Connecting, or the last call, ends with an error; which one differs between versions."""
+    with anyio.fail_after(60), pytest.raises(BaseException) as caught:  # noqa: PT011
+        async with connected(sdk, headers, app, **more) as caller:
+            await use(caller)
+    assert not isinstance(caught.value, AssertionError | TimeoutError), caught.value
+
+
+async def never(_: Caller) -> None:
+    raise AssertionError("it connected")
+
+
+async def answer(app: Any, headers: dict[str, str], method: str, **params: Any) -> tuple[int, str]:
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    reply = await send(app, "POST", b"/mcp", raw, json.dumps(message).encode())
+    return reply.status, reply.json["code"]
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """A server in this process, on a port of its own."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        config = uvicorn.Config(app, log_level=logging.CRITICAL, timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            while not server.started:  # noqa: ASYNC110 - it has no event to wait for
+                await anyio.sleep(0.01)
+            yield f"http://127.0.0.1:{port}/mcp"
+            server.should_exit = True
