@@ -231,17 +231,7 @@ wrong.get("/wrong")(view)
     ],
     "flask": [
         Mistake("open", FLASK_VIEW + "wrong.get('/wrong')(lambda: '')"),
-        Mistake("at once", FLASK_VIEW + "auth.require()(wrong.get('/wrong')(lambda: ''))"),
-        Mistake(
-            "check",
-            FLASK_VIEW
-            + """
-from flask import Blueprint
-above = Blueprint("above", __name__)
-auth.require()(above.get("/wrong")(lambda: ""))
-wrong.register_blueprint(above)
-""",
-        ),
+        Mistake("check", FLASK_VIEW + "auth.require()(wrong.get('/wrong')(lambda: ''))"),
         Mistake(
             "check",
             FLASK_VIEW

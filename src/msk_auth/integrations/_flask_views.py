@@ -244,7 +244,6 @@ class Views:
     """The views of the applications that one adapter guards."""
 
     def __init__(self) -> None:
-        self._prepared: WeakSet[Flask] = WeakSet()
         self._checked: WeakSet[Flask] = WeakSet()
         self._protected: WeakKeyDictionary[object, Protection] = WeakKeyDictionary()
         self._by_endpoint: WeakKeyDictionary[Flask, dict[str, tuple[Policy, ...]]] = (
@@ -253,15 +252,6 @@ class Views:
         # What `checks_of` has found. An application may put another view under an endpoint by hand.
         self._found: WeakKeyDictionary[Flask, dict[tuple[str, str, object], list[Policy]]]
         self._found = WeakKeyDictionary()
-
-    def prepare(self, app: Flask) -> None:
-        """Look at the views that an application has already.
-
-        Raises:
-            ConfigurationError: As :meth:`check`.
-        """
-        self._prepared.add(app)
-        self._check_views(app)
 
     def protect(self, scope: Blueprint | Flask, protection: Protection) -> None:
         """Hold all views of a scope to a policy, or to having one."""
@@ -283,18 +273,6 @@ class Views:
         self._found.clear()
         declared[endpoint] = PUBLIC if policy is None else (policy,)
 
-    def refuse_registered(self, view: Callable[..., Any]) -> None:
-        """Refuse to put a guard around a view that is registered: the route would go past the guard.
-
-        Raises:
-            ConfigurationError: It is registered with one of the applications.
-        """
-        layers = list(wrapped_views(view))
-        for app in self._prepared:
-            for endpoint, registered in app.view_functions.items():
-                if registered in layers:
-                    raise _exposed(endpoint)
-
     def check_once(self, app: Flask) -> None:
         """:meth:`check` for a request, unless it has passed for one already.
 
@@ -313,7 +291,11 @@ class Views:
             ConfigurationError: A decorator stands above its route, a view of a protected scope declares
                 no policy, or something was declared for a view that is not there.
         """
-        self._check_views(app)
+        for endpoint, view in app.view_functions.items():
+            if is_exposed(view):
+                raise _exposed(endpoint)
+            for method in sorted(methods_of(app, endpoint)):
+                self.policies_of(app, endpoint, method)
         for endpoint in self._by_endpoint.get(app, {}):
             if endpoint not in app.view_functions:
                 raise ConfigurationError(
@@ -370,16 +352,6 @@ class Views:
         if (marked == PUBLIC) != (by_endpoint == PUBLIC):
             raise contradiction(endpoint)
         return (*marked, *by_endpoint)
-
-    def _check_views(self, app: Flask) -> None:
-        for endpoint in app.view_functions:
-            self._check_view(app, endpoint)
-
-    def _check_view(self, app: Flask, endpoint: str) -> None:
-        if is_exposed(app.view_functions[endpoint]):
-            raise _exposed(endpoint)
-        for method in sorted(methods_of(app, endpoint)):
-            self.policies_of(app, endpoint, method)
 
 
 def _exposed(endpoint: str) -> ConfigurationError:

@@ -12,8 +12,8 @@
     def tasks():
         return {"owner": auth.current_principal.owner.id}
 
-The guard stands below the route. Above it, it would guard a function that no route calls: that is an
-error while the application is imported.
+The guard stands below the route. Above it, it would guard a function that no route calls: `auth.check(app)` finds that, and no
+request is answered.
 
 A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require("tasks:read"),
 unsafe=require("tasks:write"))` guards all of its views, and `auth.protect(blueprint)` demands that each of them declares a
@@ -135,8 +135,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
     """Guards, error handlers and key routes for Flask, on top of one `Authenticator`.
 
     A guard is a decorator of views. It stands below the route, on functions or on the methods of a class-based view; for a
-    whole class write `decorators = [auth.require(…)]`. Decorating a view that is registered already raises
-    :class:`~msk_auth.errors.ConfigurationError`.
+    whole class write `decorators = [auth.require(…)]`.
 
     In a module write `auth = FlaskAuth()` and decorate the views; in the factory of the application write
     `auth.init_app(app, authenticator)`. Each application may have an authenticator of its own.
@@ -213,8 +212,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
                 except where the application has a handler of its own.
 
         Raises:
-            ConfigurationError: The application has an adapter already, there is no authenticator, there are two, or a view that
-                is there already is guarded in the wrong place or declares nothing where it has to.
+            ConfigurationError: The application has an adapter already, there is no authenticator, or there are two.
         """
         installed = app.extensions.get(_EXTENSION)
         if self.shares_guards_with(installed):
@@ -226,7 +224,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             )
         bound = self._bound_to(authenticator, "auth.init_app(app, authenticator)")
         app.extensions[_EXTENSION] = bound
-        self._views.prepare(app)
         # Before whatever else the application does with a request.
         app.before_request_funcs.setdefault(None, []).insert(0, bound._admitting(app))
         handlers = app.error_handler_spec[None][None]
@@ -535,7 +532,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
     def _guard(self, policy: Policy) -> Decorator:
         def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
             check_view(view)
-            self._views.refuse_registered(view)
             return declare_guard(self._guarded(view, policy), view, policy)
 
         return cast("Decorator", declare_decorator(decorate, policy))
