@@ -260,7 +260,6 @@ class Pages:
         *,
         reason: str | None = None,
         username: str = "",
-        errors: Mapping[str, str] | None = None,
         problem: Problem | None = None,
         status: int = 200,
     ) -> HTMLResponse:
@@ -268,7 +267,6 @@ class Pages:
             "target": target,
             "reason": reason,
             "username": username,
-            "errors": {"username": "", "password": "", **(errors or {})},
             "problem": problem,
         }
         return self._render("login.html", context, status)
@@ -320,16 +318,6 @@ class Pages:
         sent = {name: value for name, value in form.items() if isinstance(value, str)}
         target = local_path(sent.get("next"))
         username, password = sent.get("username", ""), sent.get("password", "")
-        missing = {
-            name: message
-            for name, value, message in (
-                ("username", username, "Enter your user name."),
-                ("password", password, "Enter your password."),
-            )
-            if not value
-        }
-        if missing:
-            return self._login_page(target, username=username, errors=missing, status=422)
         try:
             login = await self._login.log_in(username, password)
         except Problem as problem:
