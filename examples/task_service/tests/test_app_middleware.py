@@ -17,7 +17,6 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from msk_auth import KeyFormat, SystemClock
 from msk_auth.errors import CredentialRefused, Problem
-from task_service.accounts.audit import Audit
 from task_service.login_cookie import LoginCookie
 from task_service.middleware import (
     MAX_BODY_BYTES,
@@ -128,20 +127,14 @@ def around(
     proxies: tuple[str, ...] = (),
     app: Any = echo,
     metrics: Metrics | None = None,
-    audited: list[str] | None = None,
 ) -> Client:
-    class Recorder:
-        async def record(self, _action: str, *, target: str) -> None:
-            if audited is not None:
-                audited.append(target)
-
     clock = SystemClock()
     cookie = LoginCookie(app, base_url=base_url, loopback=loopback)
     observed = RequestLog(
         HeadAsGet(BodyLimit(cookie)),
         clock=clock,
         metrics=metrics or Metrics(),
-        untrusted_proxies=UntrustedProxies(cast("Audit", Recorder()), clock),
+        untrusted_proxies=UntrustedProxies(),
         route_of=lambda _: None,
         answer=answer,
         key_activity=cast("Any", None),  # no request has a key
@@ -332,14 +325,18 @@ async def test_a_client_that_goes_away_within_its_body_gets_no_answer(
     ],
 )
 async def test_forwarded_for_is_believed_from_the_right_as_far_as_proxies_are_trusted(
-    peer: str, forwarded: str, believed: str | None, noticed: bool
+    peer: str,
+    forwarded: str,
+    believed: str | None,
+    noticed: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    audited: list[str] = []
-    client = around(proxies=("10.0.0.0/8",), audited=audited)
+    client = around(proxies=("10.0.0.0/8",))
     client.peer = (peer, 5000)
     answered = await client.request(headers=[("X-Forwarded-For", forwarded)])
     assert answered.json["address"] == believed
-    assert audited == ([believed] if noticed else [])
+    logged = [str(r.args[0]) for r in caplog.records if r.args and "ignored" in r.message]
+    assert logged == ([believed] if noticed else [])
 
 
 def test_an_address_that_is_no_ip_address_is_none() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import os
 import sqlite3
@@ -22,7 +21,7 @@ from tests.databases import postgres_database
 
 from msk_auth.errors import ConfigurationError, StoreUnavailable
 from task_service.db import engine as engine_module
-from task_service.db.engine import Database, is_outage, lock_table, parse_json, parse_url
+from task_service.db.engine import Database, is_outage, lock_table, parse_url
 
 pytestmark = pytest.mark.anyio
 
@@ -38,22 +37,6 @@ async def db(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Da
             await connection.execute(insert(COUNTERS).values(n=0))
         yield db
         await db.close()
-
-
-NESTED = "[" * 400 + "]" * 400
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"a": [1, -2.5e3, true, null, 100000000000000000000000000000], "ü": "😀 \\u00fc \\u0000"}',
-        # What pydantic's parser refuses, and Python's reads.
-        '{"half": "\\ud800"}',
-        NESTED,
-    ],
-)
-def test_stored_json_is_read_as_python_reads_it(text: str) -> None:
-    assert parse_json(text) == parse_json(text.encode()) == json.loads(text)
 
 
 async def test_columns_of_json_are_read_as_they_were_written(db: Database) -> None:

@@ -18,14 +18,12 @@ from sqlalchemy import make_url, text
 
 from msk_auth import SystemClock
 from task_service import doctor as doctor_module
-from task_service.accounts.audit import Audit
 from task_service.cli import main
 from task_service.db import migrate as migrate_module
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
 from task_service.deployment import agree_on_secrets, forget_secrets
 from task_service.secrets_file import load_or_create_secrets
-from task_service.trusted_proxies import UntrustedProxies
 
 pytestmark = pytest.mark.anyio
 
@@ -90,35 +88,6 @@ async def test_a_healthy_deployment(tmp_path: Path, url: str) -> None:
     assert found["workers"] == "ok 1 alive"
     assert found["durability"].startswith("ok")
     assert found["shared secrets"] == "ok these secrets are those of the other processes"
-
-
-async def test_a_proxy_that_is_not_trusted(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir(mode=0o700)
-    db = Database.open(f"sqlite:///{data / 'task-service.sqlite3'}")
-    await migrate(db)
-    clock = SystemClock()
-    proxies = UntrustedProxies(Audit(db, clock), clock)
-    forwarded = {"headers": [(b"x-forwarded-for", b"192.0.2.1")]}
-    code, found = await examined(data)
-    assert (code, found["proxies"]) == (
-        0,
-        "ok no untrusted proxy of an internal network has forwarded requests",
-    )
-    # Any client on the Internet can send the header.
-    await proxies.notice({**forwarded, "client": ("8.8.8.8", 0)})
-    code, found = await examined(data)
-    assert (code, found["proxies"][:2]) == (0, "ok")
-
-    await proxies.notice({**forwarded, "client": ("10.0.0.7", 0)})
-    code, found = await examined(data, TRUSTED_PROXIES="192.0.2.0/24")
-    assert code == 1
-    assert "50 wrong passwords lock all of them out" in found["proxies"]
-    remedy = found["proxies"].rpartition("TASK_SERVICE_TRUSTED_PROXIES=")[2]
-    assert remedy == "192.0.2.0/24,10.0.0.7"
-    code, found = await examined(data, TRUSTED_PROXIES=f"{remedy},8.8.8.8")
-    assert (code, found["proxies"][:2]) == (0, "ok")
-    await db.close()
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from .provider_login import PENDING_SECONDS
 from .server import is_loopback
 from .services import Services
 from .settings import Settings, load_settings
-from .trusted_proxies import trusted_hosts
+from .trusted_proxies import UntrustedProxies, trusted_hosts
 from .validation import in_plain_words
 from .web.pages import Pages, wants_page
 
@@ -222,7 +222,7 @@ def _add_middleware(app: FastAPI, it: Services, routers: Sequence[APIRouter]) ->
         RequestLog,
         clock=it.clock,
         metrics=it.metrics,
-        untrusted_proxies=it.untrusted_proxies,
+        untrusted_proxies=UntrustedProxies(),
         route_of=route_of,
         answer=_answer,
         key_activity=it.key_activity,

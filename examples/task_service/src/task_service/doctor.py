@@ -25,7 +25,6 @@ from task_service.deployment import check_secrets
 from task_service.secrets_file import FILE_NAME, load_or_create_secrets
 from task_service.settings import Settings, load_settings
 from task_service.tasks.status import count_live_workers
-from task_service.trusted_proxies import untrusted_proxies
 
 MAX_SKEW_SECONDS: Final = 5.0
 CONNECTIONS_OF_A_PROCESS: Final = 11
@@ -128,7 +127,6 @@ async def _examine_database(settings: Settings) -> AsyncGenerator[Finding]:
             return
         for subject, check in () if settings.on_sqlite else _OF_PROCESSES:
             yield await _check(subject, check(db, settings))
-        yield await _check("proxies", _proxies(db, settings))
     finally:
         await db.close()
 
@@ -238,21 +236,6 @@ async def _workers(db: Database, settings: Settings) -> str:
             " run: task-service worker"
         )
     return "none is alive; task-service serve executes runs itself"
-
-
-async def _proxies(db: Database, settings: Settings) -> str:
-    trusted = settings.trusted_proxies
-    addresses = await untrusted_proxies(db, trusted, SystemClock().now())
-    # Any client on the Internet can send the header.
-    private = [str(address) for address in addresses if not address.is_global]
-    if private:
-        names = ",".join([*map(str, trusted), *private])
-        raise ConfigurationError(
-            f"X-Forwarded-For from {private[0]} is ignored, because it is not a trusted proxy, so all its clients"
-            f" count as one address and 50 wrong passwords lock all of them out; if it is your proxy, set"
-            f" TASK_SERVICE_TRUSTED_PROXIES={names}"
-        )
-    return "no untrusted proxy of an internal network has forwarded requests"
 
 
 async def _scalar(db: Database, statement: str) -> Any:

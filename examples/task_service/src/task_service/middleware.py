@@ -105,7 +105,7 @@ class RequestLog:
         app: The application inside.
         clock: Measures the time of a response.
         metrics: Counts responses.
-        untrusted_proxies: Records clients whose `X-Forwarded-For` was not believed.
+        untrusted_proxies: Logs clients whose `X-Forwarded-For` was not believed.
         route_of: The path template of a request that was routed, from its scope.
         answer: Renders a problem.
         key_activity: Counts requests of keys.
@@ -146,8 +146,7 @@ class RequestLog:
         finally:
             current_request.reset(token)
             self._report(scope, record, sent, self.clock.monotonic() - began, span)
-        # The client has its answer.
-        await self.untrusted_proxies.notice(scope)
+        self.untrusted_proxies.notice(scope)
 
     async def _call(self, scope: Scope, receive: Receive, sent: _Sent) -> None:
         try:

@@ -43,7 +43,6 @@ from .tasks.run_log import LogReader
 from .tasks.runs import Runs
 from .tasks.status import StatusReport, WorkerStatus
 from .tasks.tasks import Tasks
-from .trusted_proxies import UntrustedProxies
 from .worker import Worker
 
 
@@ -80,7 +79,6 @@ class Services:
         self.metrics = Metrics()
         self.audit = Audit(db, clock, left_out=self.metrics.audit_left_out.inc)
         self.metrics.connections.set_function(db.connections_in_use)
-        self.untrusted_proxies = UntrustedProxies(self.audit, clock)
 
         # Accounts: users, sessions, and the configuration that administrators change.
         accounts = Accounts(db, clock, self.audit, self._await_lease_expiry)

@@ -14,7 +14,6 @@ SQLite serves one machine, PostgreSQL several; the statements are the same. This
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -22,7 +21,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pydantic_core import from_json
 from sqlalchemy import URL, Connection, Select, Table, event, exc, make_url
 from sqlalchemy.engine import AdaptedConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -274,15 +272,6 @@ async def lock_table(connection: AsyncConnection, table: Table) -> None:
         await connection.exec_driver_sql(f'LOCK TABLE "{table.name}" IN SHARE ROW EXCLUSIVE MODE')
 
 
-def parse_json(stored: str | bytes) -> Any:
-    """A value of a JSON column; pydantic's parser takes half of the time of Python's."""
-    try:
-        return from_json(stored)
-    except ValueError:
-        # Half a surrogate pair, which JSON can spell, or very deeply nested.
-        return json.loads(stored)
-
-
 def is_outage(error: Exception) -> bool:
     """True if the database failed; False if it refused a statement or its values (a constraint, a syntax error)."""
     if isinstance(error, _REFUSALS):
@@ -339,7 +328,6 @@ def _postgres_engine(url: URL) -> AsyncEngine:
     engine = create_async_engine(
         url,
         hide_parameters=True,
-        json_deserializer=parse_json,
         connect_args={**POSTGRES_CONNECT, "async_creator_fn": ImpatientConnection.connect},
         **_POOL,
     )
@@ -372,7 +360,6 @@ def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
     engine = create_async_engine(
         url,
         hide_parameters=True,
-        json_deserializer=parse_json,
         # The driver would begin its transactions late and DEFERRED; `_begin` begins them instead.
         connect_args={"isolation_level": None},
         **_POOL,
