@@ -23,7 +23,7 @@ from msk_auth.errors import InputInvalid
 
 _DIGEST_BYTES: Final = 9
 _MAX_CURSOR: Final = 2000
-_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _MAX_INTEGER: Final = 2**63 - 1
 
 
@@ -94,6 +94,7 @@ class Paging:
         if not 1 <= wanted.limit <= max_limit:
             raise InputInvalid.of("limit", f"Out of range. Allowed: 1 to {max_limit}.")
         self._order = order
+        self._place = [order.key] if order.id is None else [order.key, order.id]
         self._limit = wanted.limit
         self._count = wanted.count
         digest = hashlib.sha256(repr(query).encode()).digest()
@@ -102,8 +103,7 @@ class Paging:
 
     def apply(self, statement: Select[Any]) -> Select[Any]:
         """The statement's rows of this page, one more if there is a next page, and their sort key as the last column."""
-        order = self._order
-        place = [order.key] if order.id is None else [order.key, order.id]
+        order, place = self._order, self._place
         if self._after is not None:
             after = tuple_(*self._after, types=[column.type for column in place])
             statement = statement.where(
@@ -153,41 +153,19 @@ class Paging:
             query, *place = cast("list[object]", json.loads(raw))
         except (binascii.Error, ValueError, TypeError, RecursionError):
             query, place = None, []
-        if query == self._query and self._is_place(place):
+        is_whole = query == self._query and len(place) == len(self._place)
+        if is_whole and all(map(_fits, place, self._place)):
             return place
         raise InputInvalid.of(
             "cursor", "This is not a cursor of this query. Begin again without one."
         )
 
-    def _is_place(self, place: list[object]) -> bool:
-        """Whether the database can compare values, which a client may have made up, with the columns."""
-        match place:
-            case [key]:
-                return self._order.id is None and self._is_key(key)
-            case [key, item_id]:
-                return self._is_id(item_id) and self._is_key(key)
-            case _:
-                return False
 
-    def _is_id(self, item_id: object) -> bool:
-        if self._order.id is None:
-            return False
-        if isinstance(self._order.id.type, String):
-            return isinstance(item_id, str) and _ID.fullmatch(item_id) is not None
-        return _is_integer(item_id)
-
-    def _is_key(self, key: object) -> bool:
-        if isinstance(self._order.key.type, String):
-            return isinstance(key, str) and "\x00" not in key and not _has_surrogate(key)
-        return _is_integer(key)
-
-
-def _is_integer(value: object) -> bool:
+def _fits(value: object, column: ColumnElement[Any]) -> bool:
+    """Whether the database can compare a value, which a client may have made up, with a column."""
+    if isinstance(column.type, String):
+        return isinstance(value, str) and _UNSTORABLE.search(value) is None
     return type(value) is int and abs(value) <= _MAX_INTEGER
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 async def count_rows(connection: AsyncConnection, statement: Select[Any]) -> int:
