@@ -515,8 +515,11 @@ def test_the_principal_of_a_leased_credential_is_cached(make_world: MakeWorld) -
     assert world.auth.cached_principal(header) is None
 
 
-def test_all_spellings_of_a_header_share_one_entry(make_world: MakeWorld) -> None:
-    world = make_world(lease=LEASE, lease_entries=2)
+def test_all_spellings_of_a_header_share_one_entry(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msk_auth.leases.MAX_ENTRIES", 2)
+    world = make_world(lease=LEASE)
     other = world.create().value.reveal()
     first = world.enter(other)
     for credential in (world.create().value.reveal(), token()):
@@ -548,8 +551,8 @@ def test_an_entry_is_found_whatever_spelling_made_it(make_world: MakeWorld) -> N
 class Forwards:
     """Authenticates in a way of its own."""
 
-    def authenticate(self, authorization: Any) -> Any:
-        return super().authenticate(authorization)  # type: ignore[misc]
+    def authenticate(self, authorization: Any, *more: Any) -> Any:
+        return super().authenticate(authorization, *more)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from msk_auth import (
     Users,
     local_principal,
 )
-from msk_auth.errors import ConfigurationError, StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.users import RequestSession
 
@@ -178,35 +177,3 @@ async def test_a_user_with_another_id_is_refused(subject: Subject) -> None:
     subject.database.rows["eve"] = subject.database.rows["ada"]
     with pytest.raises(StoreUnavailable):
         await subject.authenticate("eve", session_in(subject.database.rows))
-
-
-class TestArgumentsThatCannotWork:
-    def test_functions_of_the_other_kind(self) -> None:
-        given: Any = load_user_async
-        with pytest.raises(ConfigurationError, match="Use AsyncUsers"):
-            Users(given, owner_of, Database().new_session)
-        given = load_user
-        with pytest.raises(ConfigurationError, match="Use Users"):
-            AsyncUsers(given, owner_of, Database().new_async_session)
-        given = load_user_async
-        with pytest.raises(ConfigurationError, match="owner_of is async"):
-            Users(load_user, given, Database().new_session)
-
-    def test_users_of_the_other_kind(self) -> None:
-        given: Any = AsyncUsers(load_user_async, owner_of, Database().new_async_session)
-        with pytest.raises(ConfigurationError, match="find_owner is async"):
-            Authenticator(MemoryKeyStore(), find_owner=given)
-        given = Users(load_user, owner_of, Database().new_session)
-        with pytest.raises(ConfigurationError, match="find_owner is not async"):
-            AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=given)
-
-    def test_under_a_lease_an_owner_that_holds_a_user(self) -> None:
-        def owner_with_user(user: User) -> Owner[bytearray]:
-            return Owner(user.id, frozenset(), bytearray())
-
-        with pytest.raises(ConfigurationError, match=r"Owner\.user"):
-            Authenticator(
-                MemoryKeyStore(),
-                find_owner=Users(load_user, owner_with_user, Database().new_session),
-                lease=timedelta(seconds=1),
-            )

@@ -20,13 +20,11 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-import typing
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Generic, NamedTuple
+from typing import Final, Generic, NamedTuple
 
-from msk_auth._callables import called_function, return_hint, returns_awaitable
 from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock, SystemClock
@@ -34,9 +32,8 @@ from msk_auth.core import references
 from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, Forbidden, Problem
 from msk_auth.core.events import Refusal
-from msk_auth.core.immutability import NotShareable, is_mutable_class
 from msk_auth.core.keys import KeyFormat, KeyHasher, PepperRing
-from msk_auth.core.model import ExternalIdentity, KeyLimits, Owner, Principal, UserT
+from msk_auth.core.model import ExternalIdentity, KeyLimits, Principal, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.core.store import offered
 from msk_auth.leases import LeaseCache
@@ -57,8 +54,6 @@ class BaseAuthenticator(Generic[UserT]):
     Args:
         awaits: Whether the subclass awaits the store and the look-ups.
         overrides_authenticate: Whether a subclass of the application authenticates in its own way.
-        takes_address: Whether `authenticate` takes the address of the client. One of a subclass may not: then keys that have
-            networks are refused.
 
     The other arguments are those of :class:`Authenticator`.
     """
@@ -90,31 +85,26 @@ class BaseAuthenticator(Generic[UserT]):
         realm: str,
         clock: Clock | None,
         lease: timedelta | None,
-        lease_entries: int,
         awaits: bool,
         overrides_authenticate: bool,
-        takes_address: bool,
     ) -> None:
         if bool(issuers) != (find_external_owner is not None):
             raise ConfigurationError(
                 "issuers and find_external_owner belong together: a function that returns the Owner for"
                 " an ExternalIdentity, by its issuer and its subject."
             )
-        # Where a mistake would be silent, or would show on the first request only. A type checker finds the rest.
         called = {
             "store.find": offered(store, "find"),
             "store.on_change": offered(store, "on_change"),
             "find_owner": find_owner,
-            "find_external_owner": find_external_owner,
-            "find_session": find_session,
-            "key_limits": key_limits,
-            "may_act_for": may_act_for,
+            "on_event": on_event,
         }
-        if awaits:
-            _check_awaited(called)
-        else:
-            _check_blocking(called | {"on_event": on_event})
-            check_blocking_logins(logins)
+        for name, function in called.items():
+            # A hook that is not awaited does nothing, silently. A type checker finds the rest.
+            if not awaits and inspect.iscoroutinefunction(function):
+                raise ConfigurationError(
+                    f"{name} is async. Use AsyncAuthenticator, or pass a plain function."
+                )
         if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
             raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
         self.profiles: tuple[TokenProfile, ...] = (
@@ -134,16 +124,12 @@ class BaseAuthenticator(Generic[UserT]):
             delegates=may_act_for is not None,
         ).check()
         self.users: AnyUsers | None = users_in(find_owner)
-        self.takes_address = takes_address
         self.realm = realm
         self.clock: Clock = SystemClock() if clock is None else clock
         self._usage = UsageBuffer()
         self._cache: LeaseCache[UserT] | None = None
         if lease is not None:
-            for look_up in (find_owner, find_external_owner):
-                users = users_in(look_up)
-                check_users_shareable(look_up if users is None else users.owner_of)
-            self._cache = LeaseCache(lease, clock=self.clock, max_entries=lease_entries)
+            self._cache = LeaseCache(lease, clock=self.clock)
         self.cached_principal = (
             _no_principal
             if self._cache is None or on_event is not None or overrides_authenticate
@@ -270,83 +256,9 @@ class UsageBuffer:
             log_failure(logging.WARNING, what, error)
 
 
-def check_blocking_logins(logins: Sequence[Callable[[Any], object]]) -> None:
-    """Refuse functions of `logins` whose result has to be awaited.
-
-    Raises:
-        ConfigurationError: One of them is async.
-    """
-    _check_blocking({f"logins[{n}]": function for n, function in enumerate(logins)})
-
-
-def takes(method: Callable[..., object], keyword: str) -> bool:
-    """Whether a function takes an argument by this name."""
-    parameters = inspect.signature(method).parameters
-    return keyword in parameters or any(
-        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
-    )
-
-
-def _check_blocking(functions: Mapping[str, object]) -> None:
-    """Refuse functions that have to be awaited.
-
-    Args:
-        functions: The functions that a blocking authenticator calls, by name.
-
-    Raises:
-        ConfigurationError: One of them is async.
-    """
-    for name, function in functions.items():
-        if returns_awaitable(function) is True:
-            raise ConfigurationError(
-                f"{name} is async. Use AsyncAuthenticator, or pass a plain function."
-            )
-
-
-def _check_awaited(functions: Mapping[str, object]) -> None:
-    """Refuse functions that certainly cannot be awaited: one may return the awaitable of another without being `async` itself.
-
-    Args:
-        functions: The functions that an asynchronous authenticator awaits, by name.
-
-    Raises:
-        ConfigurationError: One of them is a plain function by its own annotation.
-    """
-    for name, function in functions.items():
-        if returns_awaitable(function) is False:
-            raise ConfigurationError(
-                f"{name} is not async, and AsyncAuthenticator would await it. Use Authenticator, or pass an"
-                " async function (of an async store, such as AsyncMemoryKeyStore)."
-            )
-
-
 def not_a_list_of_values() -> TypeError:
     """The error for one header value in place of the list of all: each of its characters would count as a value."""
     return TypeError(
         "authenticate takes a list with the values of all Authorization headers. Write"
         " authenticate([value]), or authenticate([]) if there is none."
     )
-
-
-def check_users_shareable(find_owner: object) -> None:
-    """Refuse, under a lease, a look-up whose return annotation names a class of users that can change.
-
-    Args:
-        find_owner: The application's function. Only its annotation is read here: the owners that it returns are checked
-            one by one later.
-
-    Raises:
-        ConfigurationError: The annotation is an `Owner` of such a class.
-    """
-    for kind in _owner_arguments(return_hint(called_function(find_owner))):
-        if isinstance(kind, type) and is_mutable_class(kind):
-            raise NotShareable("Owner.user", kind)
-
-
-def _owner_arguments(hint: object) -> Iterator[object]:
-    """The arguments of each `Owner[…]` in an annotation."""
-    for argument in typing.get_args(hint):
-        if typing.get_origin(hint) is Owner:
-            yield argument
-        else:
-            yield from _owner_arguments(argument)

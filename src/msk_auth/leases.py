@@ -47,6 +47,9 @@ from msk_auth.core.model import Principal, UserT
 MAX_LEASE: Final = timedelta(seconds=5)
 """The longest lease that can be configured, and the time to wait if the longest lease in use is unknown."""
 
+MAX_ENTRIES: Final = 10_000
+"""How many verifications are kept; each takes about 1 KiB. A full cache drops the entry that ends first."""
+
 _MARGIN_SECONDS: Final = 0.005
 
 DRIFT: Final = 1.01
@@ -94,25 +97,21 @@ class LeaseCache(Generic[UserT]):
     Args:
         duration: How long an entry may be used; more than zero and at most `MAX_LEASE`.
         clock: Where the time comes from.
-        max_entries: How many entries are kept. A full cache drops the entry that ends first.
 
     Raises:
         ConfigurationError: A setting is out of range.
     """
 
-    def __init__(self, duration: timedelta, *, clock: Clock, max_entries: int) -> None:
+    def __init__(self, duration: timedelta, *, clock: Clock) -> None:
         is_duration = isinstance(cast("object", duration), timedelta)
         if not is_duration or not timedelta(0) < duration <= MAX_LEASE:
             raise ConfigurationError(
                 f"A lease must be longer than 0 and at most {MAX_LEASE.total_seconds():g} seconds,"
                 " such as timedelta(milliseconds=250). Leave it out to use no lease."
             )
-        if max_entries < 1:
-            raise ConfigurationError("lease_entries must be at least 1.")
         self.duration = duration
         self._clock = clock
         self._seconds = duration.total_seconds()
-        self._max_entries = max_entries
         # A prefix keys BLAKE2 safely, which has no length extension, and an API key still fits into the first block. The
         # keyed mode (RFC 7693, section 2.9) would need a block more.
         self._secret = secrets.token_bytes(32)
@@ -193,7 +192,7 @@ class LeaseCache(Generic[UserT]):
                 slots = self._spellings.get(principal.owner.id, {})
                 if len(slots) >= _MAX_SPELLINGS:
                     self._remove(next(iter(slots)))
-            if len(self._entries) >= self._max_entries:
+            if len(self._entries) >= MAX_ENTRIES:
                 self._remove(next(iter(self._entries)))
             self._entries[fingerprint.slot] = entry
             if has_spellings:

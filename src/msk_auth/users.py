@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from ._callables import returns_awaitable
-from .core.errors import ConfigurationError
 from .core.model import Owner, UserT
 
 LoadedT = TypeVar("LoadedT")
@@ -38,38 +36,11 @@ class RequestSession:
 
 
 class BaseUsers(Generic[LoadedT, UserT]):
-    """What `Users` and `AsyncUsers` have in common.
+    """What `Users` and `AsyncUsers` have in common."""
 
-    Args:
-        load_user: See there.
-        owner_of: See there.
-        awaits: Whether `load_user` is awaited.
-
-    Raises:
-        ConfigurationError: A function is async where it must not be, or the other way round.
-    """
-
+    owner_of: Callable[[LoadedT], Owner[UserT]]
     load_user: Callable[..., Any]
     find_in: Callable[..., Any]
-
-    def __init__(
-        self,
-        load_user: object,
-        owner_of: Callable[[LoadedT], Owner[UserT]],
-        *,
-        awaits: bool,
-    ) -> None:
-        if returns_awaitable(owner_of) is True:
-            raise ConfigurationError(
-                "owner_of is async. Pass a plain function: what it needs belongs into load_user."
-            )
-        if returns_awaitable(load_user) is (not awaits):
-            raise ConfigurationError(
-                "load_user is not async. Use Users, or pass an async function."
-                if awaits
-                else "load_user is async. Use AsyncUsers, or pass a plain function."
-            )
-        self.owner_of = owner_of
 
     @staticmethod
     def _keep(request: RequestSession, user: object, owner: Owner[UserT]) -> Owner[UserT]:

@@ -14,8 +14,6 @@ from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any, Literal
 
-import pytest
-
 from msk_auth import (
     ApiKey,
     AsyncAuthenticator,
@@ -31,10 +29,9 @@ from msk_auth import (
     TokenProfile,
 )
 from msk_auth.core.tokens import ParsedToken, VerifiedToken
-from msk_auth.errors import ConfigurationError
 from msk_auth.events import Event
 from msk_auth.keys import CreatedKey
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.stores.memory import MemoryKeyStore
 from msk_auth.tokens import AlgorithmName
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -319,38 +316,6 @@ def functions_called(work: Callable[[], object]) -> list[tuple[str, str]]:
         sys.setprofile(None)
         gc.enable()
     return called
-
-
-SHORT_LEASE = timedelta(seconds=1)
-
-
-def _look_ups(hint: object) -> tuple[Any, Any]:
-    """A blocking and an awaiting look-up of owners with this return annotation; None for no annotation."""
-
-    def find_owner(owner_id): ...  # type: ignore[no-untyped-def]
-    async def afind_owner(owner_id): ...  # type: ignore[no-untyped-def]
-
-    if hint is not None:
-        find_owner.__annotations__["return"] = afind_owner.__annotations__["return"] = hint
-    return find_owner, afind_owner
-
-
-def start_with_users(hint: object, lease: timedelta | None) -> None:
-    """Make both authenticators, with look-ups that are annotated to return `hint`."""
-    find_owner, afind_owner = _look_ups(hint)
-    Authenticator(MemoryKeyStore(), find_owner=find_owner, lease=lease)
-    AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=afind_owner, lease=lease)
-
-
-def assert_users_refused_at_start(hint: object, kind: str) -> None:
-    """Both authenticators accept such look-ups without a lease, and refuse them with one."""
-    start_with_users(hint, None)
-    find_owner, afind_owner = _look_ups(hint)
-    message = f"Owner.user can change: it is a {kind}.*load the user per request"
-    with pytest.raises(ConfigurationError, match=message):
-        Authenticator(MemoryKeyStore(), find_owner=find_owner, lease=SHORT_LEASE)
-    with pytest.raises(ConfigurationError, match=message):
-        AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=afind_owner, lease=SHORT_LEASE)
 
 
 class StubIssuer:

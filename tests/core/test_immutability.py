@@ -11,17 +11,14 @@ from decimal import Decimal
 from enum import Enum, IntFlag, StrEnum
 from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
 from tests.core.support import (
     NOW,
-    SHORT_LEASE,
     World,
-    assert_users_refused_at_start,
-    start_with_users,
     token,
 )
 
@@ -199,37 +196,6 @@ class SlottedText(str):
     __slots__ = ("extra",)
 
 
-class DjangoLike:
-    _meta = "options"
-
-
-class MappedLike:
-    """As SQLAlchemy maps a class."""
-
-    __mapper__ = "mapper"
-
-
-class ModelLike:
-    """A model as of pydantic."""
-
-    __pydantic_fields__: ClassVar[dict[str, object]] = {}
-    model_config: ClassVar[dict[str, object]] = {}
-
-
-class SettingsLike:
-    """It is no model: something else reads its configuration, or nothing."""
-
-    model_config: ClassVar[dict[str, object]] = {"frozen": True}
-
-
-class FieldsLike:
-    __pydantic_fields__: ClassVar[dict[str, object]] = {}
-
-
-class FrozenModelLike(ModelLike):
-    model_config: ClassVar[dict[str, object]] = {"frozen": True}
-
-
 @immutable
 class Declared:
     def __init__(self) -> None:
@@ -276,7 +242,6 @@ def with_attribute(value: Any) -> Any:
         FrozenToo("ann", "b", Frozen()),
         OwnText("ann"),
         OwnTime(2026, 1, 1, tzinfo=UTC),
-        SlottedText("ann"),
         Declared(),
         (Declared(), Frozen("ann", Declared())),
         Owner("ann", {"read"}, Frozen()),
@@ -320,8 +285,6 @@ def test_what_cannot_change_may_be_shared(value: object) -> None:
         (OfDeclared(), "user", "OfDeclared"),
         (Owner("ann", (), Thawed()), r"user\.user", "Thawed"),
         (Unset([]), r"user\.value", "list"),
-        (SettingsLike(), "user", "SettingsLike"),
-        (FieldsLike(), "user", "FieldsLike"),
         (FrozenDict(), "user", "FrozenDict"),
         (FrozenList(), "user", "FrozenList"),
         (FrozenSet(), "user", "FrozenSet"),
@@ -414,61 +377,3 @@ def test_without_a_lease_each_request_has_a_user_of_its_own(make_world: MakeWorl
     world = make_world(find_owner=lambda owner_id: Owner(owner_id, (), Plain()))
     presented = world.create().value.reveal()
     assert world.enter(presented).user is not world.enter(presented).user
-
-
-# The annotation of a look-up is checked at start.
-
-
-@pytest.mark.parametrize(
-    ("hint", "kind"),
-    [
-        (Owner[Thawed], "Thawed"),
-        (Owner[dict] | None, "dict"),
-        (Owner[DjangoLike] | None, "DjangoLike"),
-        (Owner[MappedLike] | None, "MappedLike"),
-        (Owner[ModelLike] | None, "ModelLike"),
-        (Owner[FrozenDict] | None, "FrozenDict"),
-        (Owner[Computing] | None, "Computing"),
-    ],
-    ids=[
-        "an unfrozen dataclass",
-        "a dictionary",
-        "a Django model",
-        "a mapped class",
-        "a model",
-        "a frozen dictionary",
-        "a cached property",
-    ],
-)
-def test_a_look_up_that_returns_mutable_users_by_its_annotation_is_refused_under_a_lease(
-    hint: object, kind: str
-) -> None:
-    assert_users_refused_at_start(hint, kind)
-
-
-@pytest.mark.parametrize(
-    "hint",
-    # A subclass of `Plain` may be frozen, so each instance is checked later.
-    [
-        Owner[Frozen] | None,
-        Owner[FrozenModelLike] | None,
-        Owner[Declared] | None,
-        Owner[DeclaredComputing] | None,
-        Owner[ComputingRole] | None,
-        Owner[Plain] | None,
-        Owner[Any] | None,
-        None,
-    ],
-    ids=[
-        "frozen",
-        "a frozen model",
-        "declared",
-        "a declared cached property",
-        "an enumeration",
-        "unknown",
-        "any",
-        "no annotation",
-    ],
-)
-def test_a_look_up_that_may_return_immutable_users_is_accepted_under_a_lease(hint: object) -> None:
-    start_with_users(hint, SHORT_LEASE)

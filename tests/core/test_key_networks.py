@@ -303,21 +303,3 @@ def test_a_use_is_an_event_of_the_address(make_world: MakeWorld) -> None:
     world.clock.advance(SECOND)
     principal = enter(world, created, INSIDE)
     assert world.events == [CredentialUsed(NOW + SECOND, principal)]
-
-
-class Own:
-    """Authenticates in a way of its own, written before there were networks."""
-
-    def authenticate(self, authorization: Any) -> Any:
-        return super().authenticate(authorization)  # type: ignore[misc]
-
-
-def test_an_own_authenticate_without_the_address_refuses_keys_with_networks(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world(mixin=Own)
-    assert not world.auth.takes_address
-    limited, free = world.create(networks=NETWORKS), world.create()
-    assert world.enter(free.value.reveal()).key_id == free.record.id
-    with refused_with("address_not_allowed"):
-        world.enter(limited.value.reveal())

@@ -399,12 +399,6 @@ def test_a_wrong_login_in_a_function_is_503_with_its_sentence(
     assert "find_by_number: Login.owner_id must be the id of an Owner" in only(caplog).getMessage()
 
 
-def test_an_async_function_needs_an_authenticator_that_awaits() -> None:
-    find = Logins().find_async
-    with pytest.raises(ConfigurationError, match=r"logins\[1\] is async"):
-        World("sync", logins=[Logins().find, find])
-
-
 # A login elsewhere in the request.
 
 
@@ -568,13 +562,17 @@ def test_a_lease_on_a_login_ends_with_the_lease_and_with_its_session(
         leasing.enter(OPAQUE)
 
 
-def test_spellings_of_one_login_evict_no_entry_of_another_credential(make_world: MakeWorld) -> None:
+def test_spellings_of_one_login_evict_no_entry_of_another_credential(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msk_auth.leases.MAX_ENTRIES", 80)
+
     def lenient(credential: str) -> Login | None:
         # As decoders of base64 do that ignore what is not of their alphabet.
         name = credential.replace("~", "")
         return Login(name, valid_until=NOW + HOUR) if name in ("ann", "bob") else None
 
-    world = make_world(logins=[lenient], lease=LEASE, lease_entries=80, on_event=None)
+    world = make_world(logins=[lenient], lease=LEASE, on_event=None)
     others = ["bob", *(world.create().value.reveal() for _ in range(5)), token(), token(jti="2")]
     for credential in others:
         world.enter(credential)

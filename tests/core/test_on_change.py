@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -236,29 +233,6 @@ def _blocking(_connection: None, _event: KeyEvent) -> None:
 
 async def _no_owner(_owner_id: str) -> None:
     return None
-
-
-STORES = ["memory.MemoryKeyStore", "memory.AsyncMemoryKeyStore"]
-if find_spec("sqlalchemy") is not None:
-    STORES += ["sqlalchemy.SQLAlchemyKeyStore", "sqlalchemy.AsyncSQLAlchemyKeyStore"]
-
-
-@pytest.mark.parametrize("path", STORES)
-def test_a_hook_of_the_other_kind_is_refused_with_the_store(path: str) -> None:
-    module, _, name = path.partition(".")
-    kind = getattr(import_module(f"msk_auth.stores.{module}"), name)
-    # The engine is not asked for before the first use.
-    make = partial(kind, *([lambda: None] if module == "sqlalchemy" else []))
-    awaits = name.startswith("Async")
-    right, wrong = (_awaited, _blocking) if awaits else (_blocking, _awaited)
-    make(on_change=right)
-    make(on_change=partial(right))
-    expected = "is not async, and" if awaits else "is async, and"
-    for hook in (wrong, partial(wrong)):
-        with pytest.raises(ConfigurationError, match=f"on_change {expected} {name}"):
-            make(on_change=hook)
-    with pytest.raises(ConfigurationError, match="must be a function that takes a connection"):
-        make(on_change="audit")
 
 
 def test_a_hook_of_the_other_kind_is_refused_in_a_store_of_the_application() -> None:

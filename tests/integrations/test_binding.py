@@ -273,7 +273,7 @@ class TestBlockingAuthenticatorsOnALoop:
 
     async def test_a_subclass_keeps_its_ways(self, asgi: str) -> None:
         class Own(Authenticator[User]):
-            def authenticate(self, authorization: Any) -> Principal[User]:
+            def authenticate(self, authorization: Any, *_more: Any) -> Principal[User]:
                 return alice()
 
         auth = adapter_of(asgi)

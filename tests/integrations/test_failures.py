@@ -40,7 +40,7 @@ async def test_a_broken_authenticator_is_503(
 ) -> None:
     world = make_world()
 
-    async def authenticate(authorization: Any) -> Any:
+    async def authenticate(authorization: Any, *_more: Any) -> Any:
         if broken == "raises":
             raise RuntimeError(f"cannot read {authorization[0]!r}")
         return None if broken == "returns None" else True

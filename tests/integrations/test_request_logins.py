@@ -12,7 +12,7 @@ from tests.contract.adapter import START, describe, make_world
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
 
 from msk_auth import Login
-from msk_auth.errors import ConfigurationError, CredentialRefused
+from msk_auth.errors import CredentialRefused
 from msk_auth.http.admission import LoginSources
 from msk_auth.integrations import is_same_origin
 
@@ -127,8 +127,6 @@ async def test_a_session_gets_its_answer(
 @pytest.mark.parametrize("awaited", [False, True])
 async def test_a_session_is_a_persons_login(name: str, awaited: bool) -> None:
     if name == "flask" and awaited:
-        with pytest.raises(ConfigurationError, match=r"logins\[0\] is async"):
-            Site(name, awaited=True)
         return
     site = Site(name, awaited=awaited)
     for cookie in ("alice", "unknown-age"):
@@ -183,8 +181,6 @@ async def test_under_a_lease_each_request_asks(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(WITH_WEBSOCKETS))
 async def test_a_blocking_authenticator_calls_the_functions_in_a_thread(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"logins\[0\] is async"):
-        Site(name, blocking=True, awaited=True)
     site = Site(name, blocking=True)
     status, answer = await site.send("GET /me", "alice")
     assert (status, answer["owner"]) == (200, "alice")
@@ -229,7 +225,7 @@ def test_which_requests_may_be_another_sites(
     method: str | None, scheme: str, headers: Headers, is_foreign: bool
 ) -> None:
     for own, expected in ((False, is_foreign), (True, False)):
-        sources = LoginSources([lambda _: None], own_csrf_protection=own, awaits=False)
+        sources = LoginSources([lambda _: None], own_csrf_protection=own)
         asked = sources.ask(object(), method=method, scheme=scheme, headers=headers)
         assert asked.is_foreign is expected
 

@@ -31,8 +31,8 @@ class TextThatSharesItsSlot(str):
         return 1
 
 
-def a_cache(max_entries: int = 10) -> LeaseCache[str]:
-    return LeaseCache(timedelta(seconds=1), clock=FrozenClock(NOW), max_entries=max_entries)
+def a_cache() -> LeaseCache[str]:
+    return LeaseCache(timedelta(seconds=1), clock=FrozenClock(NOW))
 
 
 def principal(name: str) -> Principal[str]:
@@ -93,8 +93,11 @@ def test_an_id_that_cannot_exist_is_not_found(header: str) -> None:
 # Credentials that may have several spellings.
 
 
-def test_spellings_of_one_login_push_out_nothing_but_each_other() -> None:
-    cache, began = a_cache(max_entries=100), FrozenClock(NOW).monotonic()
+def test_spellings_of_one_login_push_out_nothing_but_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_ENTRIES", 100)
+    cache, began = a_cache(), FrozenClock(NOW).monotonic()
     for number in range(36):
         fill(cache, f"Bearer key{number}", "ada", began=began)
     spellings = [f"Bearer login{'~' * number}" for number in range(1000)]
@@ -115,7 +118,8 @@ def test_the_bound_holds_whatever_is_filled_evicted_and_cleared(
 ) -> None:
     """Compared with a list that is searched through."""
     monkeypatch.setattr(module, "_MAX_SPELLINGS", 3)
-    random, cache = Random(seed), a_cache(max_entries=8)
+    monkeypatch.setattr(module, "MAX_ENTRIES", 8)
+    random, cache = Random(seed), a_cache()
     listed: list[tuple[str, str, bool]] = []
     # Two of the headers share their slot: the later one has it.
     headers = [f"Bearer {number}" for number in range(12)]

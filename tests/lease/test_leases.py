@@ -71,9 +71,7 @@ class World:
     def __init__(self, lease: timedelta | None = LEASE) -> None:
         self.calls: list[object] = []
         self.clock = Clock(self.calls)
-        self.cache = (
-            None if lease is None else LeaseCache[str](lease, clock=self.clock, max_entries=3)
-        )
+        self.cache = None if lease is None else LeaseCache[str](lease, clock=self.clock)
         self.flights = SingleFlight(Event, lambda: "here")
         self.leases = Leases[str](self.cache, cast("AsyncKeyStore", self), self.clock)
         self.leases._single_flight = self.flights
@@ -162,23 +160,21 @@ def world() -> World:
 @pytest.mark.parametrize("duration", [timedelta(0), -MICROSECOND, MAX_LEASE + MICROSECOND])
 def test_a_lease_is_longer_than_nothing_and_bounded(duration: timedelta) -> None:
     with pytest.raises(ConfigurationError, match="at most 5 seconds"):
-        LeaseCache(duration, clock=FrozenClock(NOW), max_entries=1)
+        LeaseCache(duration, clock=FrozenClock(NOW))
 
 
 @pytest.mark.parametrize("duration", [MICROSECOND, MAX_LEASE])
 def test_the_shortest_and_the_longest_lease_work(duration: timedelta) -> None:
-    cache = LeaseCache[str](duration, clock=FrozenClock(NOW), max_entries=1)
+    cache = LeaseCache[str](duration, clock=FrozenClock(NOW))
     assert cache.duration == duration
     cache.fill(cache.fingerprint("Bearer one"), 0.0, ANN, None, has_spellings=False)
     assert cache.find(["Bearer one"]) is ANN
 
 
-def test_a_cache_has_room_for_one() -> None:
-    with pytest.raises(ConfigurationError, match="at least 1"):
-        LeaseCache(LEASE, clock=FrozenClock(NOW), max_entries=0)
-
-
-def test_a_full_cache_drops_the_entry_that_ends_first(world: World) -> None:
+def test_a_full_cache_drops_the_entry_that_ends_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msk_auth.leases.MAX_ENTRIES", 3)
     for began, header in enumerate(HEADERS[:3]):
         world.fill(header, began=began / 10)
     assert world.entries() == [True, True, True, False]

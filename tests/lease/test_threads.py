@@ -9,6 +9,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from msk_auth import Authenticator, Owner, local_principal
 from msk_auth.errors import CredentialRefused
 from msk_auth.stores.memory import MemoryKeyStore
@@ -23,11 +25,12 @@ def find_owner(owner_id: str) -> Owner[str]:
     return Owner(owner_id, frozenset({"tasks:read"}), owner_id)
 
 
-def test_eight_threads_get_their_own_principals_and_no_revoked_key_is_accepted() -> None:
+def test_eight_threads_get_their_own_principals_and_no_revoked_key_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Fewer entries than keys, so that entries are evicted while other threads read them.
-    authenticator = Authenticator(
-        MemoryKeyStore(), find_owner=find_owner, lease=LEASE, lease_entries=8
-    )
+    monkeypatch.setattr("msk_auth.leases.MAX_ENTRIES", 8)
+    authenticator = Authenticator(MemoryKeyStore(), find_owner=find_owner, lease=LEASE)
     now = datetime.now(UTC)
     owners = [
         local_principal(find_owner(f"owner{number}"), at=now, interactive=True)

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from msk_auth._failures import unavailable_because
 from msk_auth._sync.watch import MAX_INTERVAL, check_interval
-from msk_auth.authenticator import NO_LIMITS, not_a_list_of_values, refusal, takes
+from msk_auth.authenticator import NO_LIMITS, not_a_list_of_values, refusal
 from msk_auth.clock import Clock
 from msk_auth.core import authentication, key_management, references
 from msk_auth.core.authentication import Presented
@@ -104,7 +104,6 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         lease: For how long a verification may be reused; None reads the store for each request. Every call that ends
             access waits that much longer: see `msk_auth.leases`. The owners that `find_owner` returns must be
             immutable: see :func:`~msk_auth.immutable`.
-        lease_entries: How many verifications are cached; each takes about 1 KiB.
         watch_interval: How often :meth:`watch` verifies an open connection; at most a second.
 
     Raises:
@@ -131,7 +130,6 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         realm: str = "api",
         clock: Clock | None = None,
         lease: timedelta | None = None,
-        lease_entries: int = 10_000,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
         super().__init__(
@@ -150,11 +148,9 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             realm=realm,
             clock=clock,
             lease=lease,
-            lease_entries=lease_entries,
             awaits=AWAITS,
             overrides_authenticate=type(self).authenticate
             is not AsyncAuthenticator[Any].authenticate,
-            takes_address=takes(type(self).authenticate, "address"),
         )
         self._store = store
         self._look_ups = AsyncLookUps(store, find_owner, find_external_owner, find_session)

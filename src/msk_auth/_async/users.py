@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 from msk_auth.core.model import ExternalIdentity, Owner, UserT
 from msk_auth.users import BaseUsers, RequestSession
 
-from .primitives import AWAITS
-
 SessionT = TypeVar("SessionT")
 SubjectT = TypeVar("SubjectT", bound=str | ExternalIdentity)
 LoadedT = TypeVar("LoadedT")
@@ -45,9 +43,6 @@ class AsyncUsers(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT,
             the user.
         new_session: Makes the session of a look-up outside of a request, such as `async_sessionmaker(engine)`. It is closed
             afterwards.
-
-    Raises:
-        ConfigurationError: `load_user` is certainly no async function, or `owner_of` is one.
     """
 
     def __init__(
@@ -56,8 +51,8 @@ class AsyncUsers(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT,
         owner_of: Callable[[LoadedT], Owner[UserT]],
         new_session: Callable[[], AbstractAsyncContextManager[SessionT]],
     ) -> None:
-        super().__init__(load_user, owner_of, awaits=AWAITS)
         self.load_user = load_user
+        self.owner_of = owner_of
         self._new_session = new_session
 
     async def __call__(self, subject: SubjectT) -> Owner[UserT] | None:

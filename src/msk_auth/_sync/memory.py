@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from msk_auth._callables import check_hook
 from msk_auth._fork import after_fork_in_child
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
@@ -30,7 +29,6 @@ class MemoryKeyStore:
     """
 
     def __init__(self, *, on_change: Callable[[None, KeyEvent], None] | None = None) -> None:
-        check_hook(on_change, self, awaits=primitives.AWAITS)
         self.on_change: Final = on_change
         self._records: dict[str, ApiKey] = {}
         self._leases: dict[tuple[timedelta, str], RecordedLease] = {}

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 from msk_auth.core.model import ExternalIdentity, Owner, UserT
 from msk_auth.users import BaseUsers, RequestSession
 
-from .primitives import AWAITS
-
 SessionT = TypeVar("SessionT")
 SubjectT = TypeVar("SubjectT", bound=str | ExternalIdentity)
 LoadedT = TypeVar("LoadedT")
@@ -46,9 +44,6 @@ class Users(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT, User
             the user.
         new_session: Makes the session of a look-up outside of a request, such as `sessionmaker(engine)`. It is closed
             afterwards.
-
-    Raises:
-        ConfigurationError: `load_user` is certainly no async function, or `owner_of` is one.
     """
 
     def __init__(
@@ -57,8 +52,8 @@ class Users(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT, User
         owner_of: Callable[[LoadedT], Owner[UserT]],
         new_session: Callable[[], AbstractContextManager[SessionT]],
     ) -> None:
-        super().__init__(load_user, owner_of, awaits=AWAITS)
         self.load_user = load_user
+        self.owner_of = owner_of
         self._new_session = new_session
 
     def __call__(self, subject: SubjectT) -> Owner[UserT] | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequen
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from msk_auth.authenticator import BaseAuthenticator, check_blocking_logins
+from msk_auth.authenticator import BaseAuthenticator
 from msk_auth.core.authentication import no_user
 from msk_auth.core.errors import (
     ConfigurationError,
@@ -195,10 +195,6 @@ class LoginSources:
         functions: Each takes the framework's request, and returns a `Login` or None.
         own_csrf_protection: Whether a login counts for an unsafe method wherever the request came from. Otherwise only if a page
             of the same origin sent it.
-        awaits: Whether a function may be async.
-
-    Raises:
-        ConfigurationError: One of them is async, and `awaits` is False.
     """
 
     def __init__(
@@ -206,20 +202,9 @@ class LoginSources:
         functions: Sequence[Callable[[Any], object]],
         *,
         own_csrf_protection: bool,
-        awaits: bool,
     ) -> None:
         self.functions: tuple[Callable[[Any], object], ...] = tuple(functions)
-        if not awaits:
-            self.check_blocking()
         self._checks_origin = not own_csrf_protection
-
-    def check_blocking(self) -> None:
-        """Refuse functions that have to be awaited, for an `Authenticator`, which calls them in a thread.
-
-        Raises:
-            ConfigurationError: One of them is async.
-        """
-        check_blocking_logins(self.functions)
 
     def ask(
         self,

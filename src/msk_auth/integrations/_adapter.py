@@ -32,11 +32,10 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         authenticator: Decides. None: each application gets its own later.
         logins: The application's functions that find a login in a request without a bearer credential.
         own_csrf_protection: Whether such a login counts for an unsafe method wherever the request came from.
-        awaits: Whether those functions may be async.
         find_session: The application's function that finds the session of a request; its arguments are the framework's.
 
     Raises:
-        ConfigurationError: A function of `logins` is async where it must not be, or the authenticator reads no users in a session.
+        ConfigurationError: The authenticator reads no users in a session.
     """
 
     def __init__(
@@ -45,13 +44,10 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         *,
         logins: Sequence[Callable[[Any], object]],
         own_csrf_protection: bool,
-        awaits: bool,
         find_session: Callable[..., object] | None = None,
     ) -> None:
         self._find_session = find_session
-        self._login_sources = LoginSources(
-            logins, own_csrf_protection=own_csrf_protection, awaits=awaits
-        )
+        self._login_sources = LoginSources(logins, own_csrf_protection=own_csrf_protection)
         # The same in all copies.
         self._origin = object()
         self._given: GivenT | None = None

@@ -146,7 +146,6 @@ class AsgiAuth(
             authenticator,
             logins=logins,
             own_csrf_protection=own_csrf_protection,
-            awaits=True,
             find_session=session,
         )
 
@@ -237,7 +236,6 @@ class AsgiAuth(
 
     def _bind(self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]) -> None:
         if isinstance(authenticator, Authenticator):
-            self._login_sources.check_blocking()
             self._authenticator: AsyncAuthenticator[UserT] = OffLoopAuthenticator(authenticator)
         else:
             self._authenticator = authenticator
@@ -427,7 +425,6 @@ _SHARED: Final = (
     "realm",
     "clock",
     "cached_principal",
-    "takes_address",
     "authorize",
     "reference",
 )

@@ -170,7 +170,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             authenticator,
             logins=logins,
             own_csrf_protection=own_csrf_protection,
-            awaits=False,
             find_session=session,
         )
         self._views = Views()

@@ -62,12 +62,11 @@ def admit(
             # Under a lease most requests need nothing else. `authenticate` looks there too, for those that call it.
             verified: object = authenticator.cached_principal(authorization)
             if verified is None:
-                # An application that overrides `authenticate` may know of headers alone.
-                more: tuple[Any, ...] = () if elsewhere is None else (elsewhere,)
-                if session is not None and not afresh:
-                    more = (elsewhere, session)
-                where: Any = {"address": address} if authenticator.takes_address else {}
-                verified = cast("object", authenticator.authenticate(authorization, *more, **where))
+                reads_in = None if afresh else session
+                verified = cast(
+                    "object",
+                    authenticator.authenticate(authorization, elsewhere, reads_in, address),
+                )
             if not isinstance(verified, Principal):
                 raise TypeError(f"authenticate returned {type(verified).__name__}")  # noqa: TRY301
             found = cast("Principal[UserT]", verified)

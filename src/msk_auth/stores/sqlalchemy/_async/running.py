@@ -23,7 +23,6 @@ from msk_auth.stores.sqlalchemy._servers import (
 )
 
 __all__ = [
-    "AWAITS",
     "AsyncConnection",
     "AsyncEngine",
     "AsyncSession",
@@ -34,9 +33,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-AWAITS: Final = True
-"""Whether functions of the application are awaited."""
 
 outside_forks: Final = nullcontext
 """The threads of an asynchronous driver pass the gate with each call: see `_sqlite`."""

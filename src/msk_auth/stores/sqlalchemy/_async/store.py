@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Table, and_, bindparam, func, or_
 from sqlalchemy.sql import ColumnElement, Select
 
-from msk_auth._callables import check_hook
 from msk_auth.batching import BatchedReader  # async only
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.fields import KeyUpdate
@@ -34,7 +33,6 @@ from msk_auth.stores.sqlalchemy._table import (
 )
 
 from .running import (
-    AWAITS,
     AsyncConnection,
     AsyncEngine,
     Turns,
@@ -83,7 +81,6 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         on_change: Callable[[AsyncConnection, KeyEvent], Awaitable[None]] | None = None,
         shares_reads: bool | None = None,  # async only
     ) -> None:
-        check_hook(on_change, self, awaits=AWAITS)
         self.on_change: Final = on_change
         self._uses = Uses()
         self._shares_reads = shares_reads  # async only

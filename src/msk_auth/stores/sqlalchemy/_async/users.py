@@ -15,11 +15,10 @@ from sqlalchemy.sql import Select
 
 from msk_auth._async.primitives import MaybeAwaitable, result_of
 from msk_auth._async.users import AsyncUsers
-from msk_auth._callables import returns_awaitable
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Login, Owner, UserT
 
-from .running import AWAITS, AsyncSession
+from .running import AsyncSession
 
 LoadedT = TypeVar("LoadedT")
 SourceT = TypeVar("SourceT")
@@ -87,10 +86,9 @@ class AsyncModelUsers(AsyncUsers[AsyncSession, str, LoadedT, UserT]):
             login: What `logins` would take otherwise. It may be async.
 
         Raises:
-            ConfigurationError: The model has no such column, or `login` is no function.
+            ConfigurationError: The model has no such column.
         """
         ids = _ids_by(self._model, attribute)
-        _check_login(login)
 
         async def find_login(source: SourceT) -> Login | None:
             found = await result_of(login(source))
@@ -103,17 +101,6 @@ class AsyncModelUsers(AsyncUsers[AsyncSession, str, LoadedT, UserT]):
             return replace(found, owner_id=str(named[0])) if len(named) == 1 else None
 
         return find_login
-
-
-def _check_login(login: object) -> None:
-    """Refuse what cannot be the function of `logins_by`.
-
-    Raises:
-        ConfigurationError: It is no function, or it is async and would not be awaited.
-    """
-    if not callable(login) or (not AWAITS and returns_awaitable(login) is True):
-        kind = "" if AWAITS else "plain "
-        raise ConfigurationError(f"logins_by takes a {kind}function that returns a Login or None.")
 
 
 def _ids_by(model: type[Any], attribute: str) -> Select[Any]:

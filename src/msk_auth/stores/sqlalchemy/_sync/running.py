@@ -25,7 +25,6 @@ from msk_auth.stores.sqlalchemy._servers import (
 from msk_auth.stores.sqlalchemy._sqlite import FORK_GATE
 
 __all__ = [
-    "AWAITS",
     "Connection",
     "Engine",
     "Session",
@@ -36,9 +35,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-AWAITS: Final = False
-"""Whether functions of the application are awaited."""
 
 outside_forks: Final = FORK_GATE.inside
 """Lets no other thread fork during a block."""

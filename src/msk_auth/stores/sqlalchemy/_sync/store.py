@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Table, and_, func, or_
 from sqlalchemy.sql import ColumnElement, Select
 
-from msk_auth._callables import check_hook
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery
@@ -33,7 +32,6 @@ from msk_auth.stores.sqlalchemy._table import (
 )
 
 from .running import (
-    AWAITS,
     Connection,
     Engine,
     Turns,
@@ -78,7 +76,6 @@ class SQLAlchemyKeyStore(SharedStore):
         *,
         on_change: Callable[[Connection, KeyEvent], None] | None = None,
     ) -> None:
-        check_hook(on_change, self, awaits=AWAITS)
         self.on_change: Final = on_change
         self._uses = Uses()
         super().__init__(getter(engine, Engine), table, Turns(), outside_forks)

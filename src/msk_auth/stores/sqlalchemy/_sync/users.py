@@ -14,13 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import class_mapper
 from sqlalchemy.sql import Select
 
-from msk_auth._callables import returns_awaitable
 from msk_auth._sync.primitives import result_of
 from msk_auth._sync.users import Users
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Login, Owner, UserT
 
-from .running import AWAITS, Session
+from .running import Session
 
 LoadedT = TypeVar("LoadedT")
 SourceT = TypeVar("SourceT")
@@ -87,10 +86,9 @@ class ModelUsers(Users[Session, str, LoadedT, UserT]):
             login: What `logins` would take otherwise. It is not async.
 
         Raises:
-            ConfigurationError: The model has no such column, or `login` is no function or async.
+            ConfigurationError: The model has no such column.
         """
         ids = _ids_by(self._model, attribute)
-        _check_login(login)
 
         def find_login(source: SourceT) -> Login | None:
             found = result_of(login(source))
@@ -103,17 +101,6 @@ class ModelUsers(Users[Session, str, LoadedT, UserT]):
             return replace(found, owner_id=str(named[0])) if len(named) == 1 else None
 
         return find_login
-
-
-def _check_login(login: object) -> None:
-    """Refuse what cannot be the function of `logins_by`.
-
-    Raises:
-        ConfigurationError: It is no function, or it is async and would not be awaited.
-    """
-    if not callable(login) or (not AWAITS and returns_awaitable(login) is True):
-        kind = "" if AWAITS else "plain "
-        raise ConfigurationError(f"logins_by takes a {kind}function that returns a Login or None.")
 
 
 def _ids_by(model: type[Any], attribute: str) -> Select[Any]:
