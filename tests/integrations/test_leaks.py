@@ -13,10 +13,11 @@ from tests.contract.adapter import START, Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, adapter_of, mounted, send
 from tests.leaks.support import Reporter, match, report
 
+from msk_auth._leak_reports import MAX_REPORT
 from msk_auth._route_audit import list_routes
 from msk_auth.errors import TooManyAttempts
 from msk_auth.events import KeyLeaked, KeyRevocation
-from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver
+from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 
 pytestmark = pytest.mark.anyio
 

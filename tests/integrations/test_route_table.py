@@ -18,6 +18,7 @@ from msk_auth import (
     local_principal,
     require_interactive,
 )
+from msk_auth._leak_reports import MAX_REPORT
 from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage
 from msk_auth.errors import ConfigurationError, InteractiveRequired, TooManyAttempts
@@ -25,7 +26,6 @@ from msk_auth.http._async import routes as awaiting
 from msk_auth.http._sync import routes as blocking
 from msk_auth.http.answers import Answer, ContentTooLarge
 from msk_auth.http.routes import MAX_BODY, Route
-from msk_auth.leaks import MAX_REPORT
 
 pytestmark = pytest.mark.anyio
 

@@ -17,18 +17,17 @@ from tests.forked import in_child
 from tests.leaks.support import Reporter, World, match, other_kinds, report
 
 from msk_auth import AsyncAuthenticator, Authenticator, KeyFormat
-from msk_auth.clock import SystemClock
-from msk_auth.errors import Forbidden, StoreUnavailable
-from msk_auth.events import KeyLeaked, LeakLocation
-from msk_auth.leaks import (
+from msk_auth._leak_reports import (
     FETCH_PAUSE,
     KEYS_MAX_AGE,
-    AsyncGitHubLeakReceiver,
-    GitHubLeakReceiver,
     PublishedKeys,
     SignatureHeaders,
     read_keys,
 )
+from msk_auth.clock import SystemClock
+from msk_auth.errors import Forbidden, StoreUnavailable
+from msk_auth.events import KeyLeaked, LeakLocation
+from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.leaks.support import match, report
 
 from msk_auth import KeyFormat
+from msk_auth._leak_reports import MAX_MATCHES, MAX_REPORT, read_report, trimmed_url
 from msk_auth.errors import InputInvalid
 from msk_auth.events import LeakLocation
-from msk_auth.leaks import MAX_MATCHES, MAX_REPORT, read_report, trimmed_url
 
 KEY = "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O"
 JSON = st.recursive(

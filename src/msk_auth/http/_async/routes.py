@@ -40,6 +40,7 @@ from typing import Any
 
 from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
+from msk_auth._leak_reports import MAX_REPORT
 from msk_auth._sync.administration import AdminKeys
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, InputInvalid
 from msk_auth.core.model import Principal
@@ -75,7 +76,7 @@ from msk_auth.http.routes import (
     Route,
     named_rows,
 )
-from msk_auth.leaks import MAX_REPORT, AsyncGitHubLeakReceiver, GitHubLeakReceiver
+from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from msk_auth._leak_reports import MAX_REPORT
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, InputInvalid
@@ -75,7 +76,7 @@ from msk_auth.http.routes import (
     Route,
     named_rows,
 )
-from msk_auth.leaks import MAX_REPORT, GitHubLeakReceiver
+from msk_auth.leaks import GitHubLeakReceiver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

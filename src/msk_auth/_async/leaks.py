@@ -1,0 +1,72 @@
+"""Receives reports of leaked keys: `_leak_reports` reads and checks them, an authenticator revokes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msk_auth._fork import after_fork_in_child
+from msk_auth._leak_reports import PublishedKeys, SignatureHeaders, labels, read_report
+
+from . import primitives
+from .authenticator import AsyncAuthenticator
+
+
+class AsyncGitHubLeakReceiver:
+    """Receives reports with an :class:`~msk_auth.AsyncAuthenticator`.
+
+    Args:
+        authenticator: Revokes.
+        fetch_keys: Fetches :data:`GITHUB_KEYS_URL` and returns the body of a 200 response; raises on any other response.
+            It has to bound its time, and may stop reading after 262,144 bytes: a longer list is refused.
+    """
+
+    def __init__(
+        self,
+        authenticator: AsyncAuthenticator[Any],
+        *,
+        fetch_keys: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        self._authenticator = authenticator
+        self._fetch_keys = fetch_keys
+        self._keys = PublishedKeys(authenticator.clock)
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._fetching = threading.Lock()
+
+    async def receive(
+        self, body: bytes, *, key_identifier: str | None, signature: str | None
+    ) -> tuple[dict[str, str], ...]:
+        """Revoke what a report names.
+
+        Args:
+            body: Exactly as it was sent.
+            key_identifier: The header `Github-Public-Key-Identifier`; None unless it is present exactly once.
+            signature: The header `Github-Public-Key-Signature`, likewise.
+
+        Returns:
+            The response to GitHub, to be sent as JSON: for each match that has a token, in the order of the report, the
+            `token_hash` (SHA-256 of the match, in hexadecimal), the `token_type` (as it was sent), and the `label`:
+            `true_positive` for a key of this application, in any state, else `false_positive`.
+
+        Raises:
+            Forbidden: The body is not signed by GitHub.
+            SigningKeysUnavailable: GitHub's keys could not be fetched, so the signature cannot be verified.
+            InputInvalid: The body is no report, or too long.
+            StoreUnavailable: The store did not answer; some keys may be revoked. GitHub may send the report again.
+        """
+        presented = SignatureHeaders.read(key_identifier, signature)
+        key = self._keys.find(presented.identifier)
+        if key is None:
+            async with primitives.holding(self._fetching):
+                if self._keys.begin_fetch(presented.identifier):
+                    with self._keys.fetching():
+                        self._keys.fill(await self._fetch_keys())
+            key = self._keys.find(presented.identifier)
+        presented.check(key, body)
+        matches = read_report(body)
+        found = await self._authenticator.revoke_leaked([match.leaked() for match in matches])
+        return labels(matches, found)

@@ -1,0 +1,325 @@
+"""Reads and checks reports of leaked keys, as GitHub's secret scanning sends them to those who issue keys.
+
+GitHub finds a key in a public place and posts what it found, signed with ECDSA on P-256 over SHA-256 of the body's
+bytes. A receiver verifies the signature, revokes the keys, notifies the application through :class:`~msk_auth.events.KeyLeaked`,
+and answers which of them were real.
+
+One rule: a report is read only after its signature was verified. The checks, in this order; a failed one ends the request:
+
+1. Both headers are present, once each and well-formed.
+2. The key that they name is one that GitHub publishes, by a list that was fetched within the last day or is fetched now.
+   Unknown names cause at most one fetch in two minutes.
+3. The signature fits the body.
+4. The body has at most 1 MiB and 1,000 matches, and the form of a report.
+
+A report that arrives again finds its keys revoked, and gets an answer like the first one. What the key's owner sees of the
+location has no query, no user name and no key in it.
+
+A receiver makes no request by itself: the application passes a function that fetches :data:`GITHUB_KEYS_URL`. See "Secret
+scanning partner program" in GitHub's documentation.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import logging
+import math
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import quote, unquote, urlsplit
+
+from msk_auth.clock import Clock
+from msk_auth.core.errors import Forbidden, InputInvalid, SigningKeysUnavailable
+from msk_auth.core.events import LeakedKey, LeakLocation
+from msk_auth.core.model import ApiKey
+from msk_auth.redaction import redact
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+MAX_REPORT: Final = 1_048_576
+"""How many bytes of a report are read; a match takes about 300."""
+
+MAX_MATCHES: Final = 1000
+"""How many matches one report may have."""
+
+_MAX_URL: Final = 500
+_MAX_TYPE: Final = 200
+_SOURCE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
+_MASK: Final = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A key that was found in one place."""
+
+    token: str = field(repr=False)
+    token_type: str
+    location: LeakLocation
+
+    def leaked(self) -> LeakedKey:
+        """The argument for the authenticator."""
+        return LeakedKey(self.token, self.location)
+
+    def label(self, record: ApiKey | None) -> dict[str, str]:
+        """The response for this match: no answer holds a key."""
+        return {
+            # JSON can spell lone surrogates. Such text is hashed too, and matches no key.
+            "token_hash": hashlib.sha256(self.token.encode(errors="surrogatepass")).hexdigest(),
+            "token_type": self.token_type,
+            "label": "false_positive" if record is None else "true_positive",
+        }
+
+
+def read_report(body: bytes) -> tuple[Match, ...]:
+    """Read `[{"token": …, "type": …, "url": …, "source": …}, …]`.
+
+    A match without a token is skipped, so that the others are revoked. Unknown members are ignored, so that GitHub may
+    add some.
+
+    Raises:
+        InputInvalid: The body is not a JSON list, or longer than `MAX_REPORT` or `MAX_MATCHES`.
+    """
+    if len(body) > MAX_REPORT:
+        raise InputInvalid.of("", f"The report is too long. Send at most {MAX_REPORT} bytes.")
+    try:
+        value: Any = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise InputInvalid.of("", "The body is not valid JSON.") from None
+    if not isinstance(value, list):
+        raise InputInvalid.of("", "Send a JSON list.")
+    entries = cast("list[object]", value)
+    if len(entries) > MAX_MATCHES:
+        raise InputInvalid.of("", f"The report has too many matches. Send at most {MAX_MATCHES}.")
+    objects = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
+    return tuple(
+        _match(token, entry)
+        for entry in objects
+        if isinstance(token := entry.get("token"), str) and token
+    )
+
+
+def _match(token: str, entry: dict[str, object]) -> Match:
+    token_type, url, source = entry.get("type"), entry.get("url"), entry.get("source")
+    known = isinstance(source, str) and _SOURCE.fullmatch(source) is not None
+    return Match(
+        token=token,
+        token_type=token_type[:_MAX_TYPE] if isinstance(token_type, str) else "",
+        location=LeakLocation(
+            "github",
+            cast("str", source).lower() if known else "unknown",
+            trimmed_url(url, token) if isinstance(url, str) else None,
+        ),
+    )
+
+
+def trimmed_url(url: str, token: str) -> str | None:
+    """The place, without what could be a secret: user name, query, fragment, and keys in the path.
+
+    Args:
+        url: As it was reported.
+        token: The key that was found there, which the result must not contain.
+
+    Returns:
+        At most 500 characters, or None if it is not an HTTP address.
+    """
+    if not url.isascii() or not url.isprintable():
+        return None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in {"http", "https"} or not host:
+        return None
+    path = redact(unquote(parts.path).replace(token, _MASK))
+    path = quote(path.replace("…", _MASK), safe="/*")
+    place = f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}"
+    return place[:_MAX_URL]
+
+
+def labels(
+    matches: Sequence[Match], records: Sequence[ApiKey | None]
+) -> tuple[dict[str, str], ...]:
+    """The responses for all matches, in their order."""
+    return tuple(match.label(record) for match, record in zip(matches, records, strict=True))
+
+
+GITHUB_KEYS_URL: Final = "https://api.github.com/meta/public_keys/secret_scanning"
+"""Where GitHub publishes the keys that it signs reports with."""
+
+KEYS_MAX_AGE: Final = 86_400.0
+"""How many seconds fetched keys are used, so that a key that GitHub withdraws stops working here."""
+
+FETCH_PAUSE: Final = 120.0
+"""The least number of seconds between two fetches: half the rate that GitHub allows an address (60 an hour)."""
+
+MAX_KEYS_DOCUMENT: Final = 262_144
+"""How many bytes of GitHub's list of keys are read."""
+
+_MAX_KEYS: Final = 100
+_MAX_SIGNATURE: Final = 200
+_IDENTIFIER: Final = re.compile(r"[0-9A-Za-z._-]{1,128}")
+
+_log = logging.getLogger("msk_auth")
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureHeaders:
+    """The two headers of a report: the name of its key, and the signature.
+
+    Attributes:
+        identifier: The key's name.
+        signature: ECDSA, as ASN.1 in DER (RFC 3279, section 2.2.3).
+    """
+
+    identifier: str
+    signature: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, key_identifier: str | None, signature: str | None) -> SignatureHeaders:
+        """Read the two headers.
+
+        Raises:
+            Forbidden: One is missing or has another form.
+        """
+        if key_identifier is None or _IDENTIFIER.fullmatch(key_identifier) is None:
+            raise Forbidden("signature_invalid")
+        if signature is None or len(signature) > _MAX_SIGNATURE:
+            raise Forbidden("signature_invalid")
+        try:
+            return cls(key_identifier, base64.b64decode(signature, validate=True))
+        except (binascii.Error, ValueError):
+            raise Forbidden("signature_invalid") from None
+
+    def check(self, key: EllipticCurvePublicKey | None, body: bytes) -> None:
+        """Verify the signature of these bytes with a key.
+
+        Raises:
+            Forbidden: The signature is wrong, or there is no such key.
+        """
+        if key is None:
+            raise Forbidden("signature_invalid")
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        try:
+            key.verify(self.signature, body, ECDSA(SHA256()))
+        except InvalidSignature:
+            raise Forbidden("signature_invalid") from None
+
+
+class PublishedKeys:
+    """The keys of the last fetch.
+
+    The caller holds a lock from :meth:`begin_fetch` to the end of the fetch.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._keys: dict[str, EllipticCurvePublicKey] = {}
+        self._fetched_at: float | None = None
+        self._tried_at: float | None = None
+        self._failed = False
+
+    def find(self, identifier: str) -> EllipticCurvePublicKey | None:
+        """The key of this name, if it was fetched within the last day."""
+        if self._fetched_at is None or self._clock.monotonic() - self._fetched_at >= KEYS_MAX_AGE:
+            return None
+        return self._keys.get(identifier)
+
+    def begin_fetch(self, identifier: str) -> bool:
+        """True if the keys have to be fetched now for one of this name, False if they were fetched a moment ago.
+
+        Raises:
+            SigningKeysUnavailable: Fetching failed a moment ago.
+        """
+        if self.find(identifier) is not None:
+            return False
+        now = self._clock.monotonic()
+        if self._tried_at is not None and now - self._tried_at < FETCH_PAUSE:
+            if self._failed:
+                raise SigningKeysUnavailable(math.ceil(self._tried_at + FETCH_PAUSE - now))
+            return False
+        self._tried_at = now
+        return True
+
+    @contextmanager
+    def fetching(self) -> Generator[None]:
+        """Around a fetch and :meth:`fill`.
+
+        Raises:
+            SigningKeysUnavailable: For any error.
+        """
+        self._failed = True
+        try:
+            yield
+        except Exception as error:
+            _log.warning(
+                "could not fetch the keys that reports of leaks are signed with: %r", error
+            )
+            raise SigningKeysUnavailable(math.ceil(FETCH_PAUSE)) from error
+        except BaseException:
+            # The client disconnected, which cancelled the fetch. The next one may succeed.
+            self._tried_at = None
+            raise
+        self._failed = False
+
+    def fill(self, document: bytes) -> None:
+        """Read a fetched document and use its keys.
+
+        Raises:
+            ValueError: It is not a list of keys. The previous keys are kept.
+        """
+        self._keys = read_keys(document)
+        self._fetched_at = self._tried_at
+
+
+def read_keys(document: bytes) -> dict[str, EllipticCurvePublicKey]:
+    """Read `{"public_keys": [{"key_identifier": …, "key": PEM}]}`. Keys of other kinds are left out.
+
+    Raises:
+        ValueError: It has another form, or no key on P-256.
+    """
+    if len(document) > MAX_KEYS_DOCUMENT:
+        raise ValueError("the list of keys is too long")
+    try:
+        value: Any = json.loads(document)
+    except RecursionError:
+        raise ValueError("the list of keys is nested too deeply") from None
+    listed = cast("dict[str, object]", value).get("public_keys") if isinstance(value, dict) else 0
+    if not isinstance(listed, list):
+        raise ValueError("there is no list of keys")  # noqa: TRY004 - what was read, not what was passed
+    keys: dict[str, EllipticCurvePublicKey] = {}
+    for entry in cast("list[object]", listed)[:_MAX_KEYS]:
+        match entry:
+            case {"key_identifier": str(identifier), "key": str(pem)}:
+                key = _read_key(pem)
+                if key is not None:
+                    keys[identifier] = key
+            case _:
+                continue
+    if not keys:
+        raise ValueError("there is no key in the list")
+    return keys
+
+
+def _read_key(pem: str) -> EllipticCurvePublicKey | None:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(pem.encode("ascii"))
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    if isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1):
+        return key
+    return None
