@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.policy import Policy
+from msk_auth.core.policy import SAFE_METHODS, Policy
 
 T = TypeVar("T")
 
@@ -135,8 +135,6 @@ RouteKind: TypeAlias = Literal["route", "websocket", "mount"]
 
 ANY_METHOD: Final = "*"
 """Stands for every method, where the framework does not look at it."""
-
-_READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # RFC 9110, section 9.2.1
 
 
 class Access(Enum):
@@ -322,7 +320,7 @@ def _is_impassable(policies: Collection[Policy]) -> bool:
 
 
 def _administration(route: AuditedRoute) -> str | None:
-    if route.access is Access.INTERACTIVE or (route.methods and set(route.methods) <= _READING):
+    if route.access is Access.INTERACTIVE or (route.methods and set(route.methods) <= SAFE_METHODS):
         return None
     word = sensitive_word(route.path, route.permissions)
     if word is None:

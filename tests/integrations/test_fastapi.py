@@ -7,13 +7,13 @@ import threading
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import pytest
 
 pytest.importorskip("fastapi")
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict
@@ -24,10 +24,11 @@ from tests.integrations.adapters import send
 from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
 
-from msk_auth import Policy, Principal, require_interactive
+from msk_auth import Policy, Principal, require, require_interactive
 from msk_auth.errors import ConfigurationError, Problem, TooManyAttempts
 from msk_auth.http.openapi import complete_document
 from msk_auth.integrations.fastapi import FastAPIAuth, Guard
+from msk_auth.testing import list_routes
 
 pytestmark = pytest.mark.anyio
 
@@ -447,3 +448,94 @@ class TestOpenApi:
         served = await send(app, "GET", b"/openapi.json")
         assert served.status == 200
         assert not any(value.encode() in served.body for value in world.names.values())
+
+
+class TestAProtectedRouter:
+    """An application keeps its routes, controllers and dependencies, and gives their router one guard."""
+
+    @pytest.fixture
+    def protected(self, auth: FastAPIAuth[User], app: FastAPI) -> FastAPI:
+        router = APIRouter()
+
+        def current_user(request: Request, x_token: Annotated[str | None, Header()] = None) -> str:
+            if auth.is_admitted(request):
+                return auth.principal_of(request).user.name
+            if x_token is None:
+                raise HTTPException(401)
+            return "found by its token"
+
+        class Controller:
+            """As class-based routers make them: one dependency, which all of their methods share."""
+
+            def __init__(self, user: Annotated[str, Depends(current_user)]) -> None:
+                self.user = user
+
+        ThisController: TypeAlias = Annotated[Controller, Depends()]
+
+        @router.get("/recipes")
+        def read(controller: ThisController) -> str:
+            return controller.user
+
+        @router.api_route("/recipes/both", methods=["GET", "DELETE"], include_in_schema=False)
+        def both(controller: ThisController) -> str:
+            return controller.user
+
+        @router.post("/recipes")
+        def write(
+            controller: ThisController, principal: Annotated[Principal[User], auth.principal]
+        ) -> str:
+            return f"{controller.user} {principal.user.name}"
+
+        @router.websocket("/recipes")
+        async def follow(websocket: WebSocket) -> None:
+            await websocket.accept()
+            await websocket.close()
+
+        by_method = auth.protect(require("tasks:read"), unsafe=require("tasks:run"))
+        app.include_router(router, dependencies=[by_method])
+        app.include_router(router, prefix="/own")
+        return app
+
+    async def test_demands_what_its_method_does(self, world: World, protected: FastAPI) -> None:
+        for method, target, credential, expected in (
+            ("GET", "/recipes", "key_read", "200"),
+            ("GET", "/recipes/both", "key_read", "200"),
+            ("DELETE", "/recipes/both", "key_read", "permission_denied"),
+            ("POST", "/recipes", "key_read", "permission_denied"),
+            ("POST", "/recipes", "key", "200"),
+            ("POST", "/recipes", "jwt", "200"),
+            ("GET", "/recipes", None, "credentials_missing"),
+        ):
+            headers = [] if credential is None else world.bearer(credential)
+            reply = await send(protected, method, target.encode(), headers)
+            found = "200" if reply.status == 200 else reply.json["code"]
+            assert found == expected, (method, target, credential)
+        written = await send(protected, "POST", b"/recipes", world.bearer("key"))
+        assert written.json == "Alice Alice"
+
+    async def test_a_websocket_demands_what_is_unsafe(
+        self, world: World, protected: FastAPI
+    ) -> None:
+        assert (await connect(protected, "/recipes", world.bearer("key")))[0]["type"] == (
+            "websocket.accept"
+        )
+        refused = await connect(protected, "/recipes", world.bearer("key_read"))
+        assert refused[0]["type"] != "websocket.accept"
+
+    async def test_is_admitted_where_a_guard_stands_alone(
+        self, world: World, protected: FastAPI
+    ) -> None:
+        key = world.bearer("key")
+        assert (await send(protected, "GET", b"/own/recipes", key)).status == 401
+        token = [*key, (b"x-token", b"7")]
+        assert (await send(protected, "GET", b"/own/recipes", token)).json == "found by its token"
+        assert (await send(protected, "GET", b"/recipes", token)).json == "Alice"
+
+    async def test_the_audit_and_the_document_go_by_the_method(self, protected: FastAPI) -> None:
+        routes = {str(route): route.permissions for route in list_routes(protected).routes}
+        assert routes["GET /recipes/both"] == ("tasks:read",)
+        assert routes["DELETE /recipes/both"] == routes["WEBSOCKET /recipes"] == ("tasks:run",)
+        paths = protected.openapi()["paths"]
+        for method, permission in (("get", "tasks:read"), ("post", "tasks:run")):
+            security = paths["/recipes"][method]["security"]
+            assert security == [{"Login": [permission]}, {"ApiKey": [permission]}]

@@ -493,6 +493,19 @@ class TestThePrincipal:
         assert await site.code(app, "GET", "/", "jwt") == "500"
         assert "on a route without a guard" in caplog.text
 
+    async def test_it_is_admitted_where_a_guard_has_let_it_pass(self, site: Site) -> None:
+        @get("/in", guards=[site.auth.require()])
+        async def guarded(request: Request[Any, Any, Any]) -> bool:
+            return site.auth.is_admitted(request)
+
+        @get("/own", opt=site.auth.public)
+        async def own(request: Request[Any, Any, Any]) -> bool:
+            return site.auth.is_admitted(request)
+
+        app = site.app(guarded, own)
+        for path, expected in ((b"/in", True), (b"/own", False)):
+            assert (await send(app, "GET", path, site.world.bearer("key"))).json is expected
+
     async def test_a_dependency_of_the_same_name_is_left_alone(self, site: Site) -> None:
         async def mine() -> str:
             return "mine"

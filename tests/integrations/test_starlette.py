@@ -262,6 +262,22 @@ class TestPrincipal:
             await send(app, "GET", b"/", world.bearer("key"))
 
 
+async def test_it_is_admitted_where_a_guard_has_let_it_pass(
+    auth: StarletteAuth[User], world: World
+) -> None:
+    async def endpoint(request: Request) -> Response:
+        return JSONResponse(auth.is_admitted(request))
+
+    async def asks(request: Request) -> Response:
+        await auth.admit(request, any_credential())
+        return await endpoint(request)
+
+    app = serve(auth, Route("/in", auth.require()(endpoint)), Route("/own", asks))
+    assert (await send(app, "GET", b"/in", world.bearer("key"))).json is True
+    # What the application has verified for itself is no guard's.
+    assert (await send(app, "GET", b"/own", world.bearer("key"))).json is False
+
+
 ANSWER = Answer(401, (("content-type", "application/problem+json"),), b'{"code":"key_revoked"}')
 
 

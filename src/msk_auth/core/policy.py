@@ -30,6 +30,9 @@ _PASSES_AS_KEY: Final = {
     CredentialKind.API_KEY: True,
     CredentialKind.TOKEN: False,
 }
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""The HTTP methods that are meant to change nothing (RFC 9110, section 9.2.1)."""
+
 _NOT_GRANTED: Final = "This token is limited to what it was granted, and this operation names no permission that could be among that."
 _NO_PERSON: Final = (
     "This credential stands for no person, and this operation needs the login of one."

@@ -24,7 +24,7 @@ from msk_auth.core.errors import (
 )
 from msk_auth.core.logins import RequestLogins, question
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, any_credential
+from msk_auth.core.policy import SAFE_METHODS, Policy, any_credential
 from msk_auth.redaction import RedactingFilter
 from msk_auth.users import AnyUsers, RequestSession
 
@@ -42,6 +42,9 @@ _USERS: Final = "msk_auth.users"
 _SESSION: Final = "msk_auth.session"
 
 NAMED: Final = "msk_auth.named"
+
+ADMITTED: Final = "msk_auth.admitted"
+"""Where a request keeps the authenticator whose guards have let it pass."""
 
 AUTHENTICATED: Final = any_credential()
 """For code that is no guard, and only wants to know the principal: it names nothing on behalf of the guards."""
@@ -185,9 +188,6 @@ def _without_frames(problem: Problem) -> Problem:
     return problem.with_traceback(None)
 
 
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-
-
 class LoginSources:
     """What an application configured at its adapter.
 
@@ -224,7 +224,7 @@ class LoginSources:
         """
         is_foreign = (
             self._checks_origin
-            and method not in _SAFE_METHODS
+            and method not in SAFE_METHODS
             and not is_same_origin(headers, scheme)
         )
         return RequestLogins(

@@ -23,7 +23,7 @@ from msk_auth.core.fields import (
 )
 from msk_auth.core.key_management import MAX_OVERLAP, MAX_PAGE
 from msk_auth.core.model import KeyStatus
-from msk_auth.core.policy import Policy
+from msk_auth.core.policy import SAFE_METHODS, Policy
 
 from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE, Errors
 
@@ -365,14 +365,17 @@ RECEIVE_LEAK_REPORT: Final = _operation(
 )
 
 
-def scheme_name(policies: Iterable[Policy]) -> str:
+def scheme_name(policies: Iterable[Policy], unsafe: Policy | None = None) -> str:
     """What guards demand, as the name of a security scheme in a document that is not finished.
 
     The name holds the permissions, since not every framework writes the scopes of a scheme into an operation.
 
     Args:
         policies: All of them have to be met.
+        unsafe: In their place, for methods that are not safe. None: there is no difference.
     """
+    if unsafe is not None:
+        return f"{scheme_name(policies)}\n{scheme_name([unsafe])}"
     wanted = tuple(policies)
     permissions = frozenset[str]().union(*(policy.permissions for policy in wanted))
     kind = _KEY if any(policy.key for policy in wanted) else _ANY
@@ -402,10 +405,10 @@ def complete_document(
         _replace_validation_errors(document)
     components: Json = document.get("components", {})
     schemes: Json = components.get("securitySchemes", {})
-    for operation in operations(document):
+    for method, operation in operations(document):
         requirements = cast("list[Json]", operation.get("security", []))
         if any(map(_guards_in, requirements)):
-            operation["security"] = _alternatives(requirements, schemes, login_scheme)
+            operation["security"] = _alternatives(requirements, schemes, login_scheme, method)
             responses: Json = operation.get("responses", {})
             described = {
                 status: each for status, each in _REFUSALS.items() if status not in responses
@@ -451,13 +454,18 @@ def _settle_delegation(operation: Json, *, delegates: bool) -> None:
 
 def _guards_in(schemes: Json) -> list[str]:
     """The names of what :func:`scheme_name` gave among those of schemes."""
-    return [name for name in schemes if name.partition(" ")[0] in _GUARDS]
+    return [name for name in schemes if name.split()[0] in _GUARDS]
 
 
-def _alternatives(requirements: list[Json], schemes: Json, login_scheme: str | None) -> list[Json]:
+def _alternatives(
+    requirements: list[Json], schemes: Json, login_scheme: str | None, method: str
+) -> list[Json]:
     """The requirements of an operation, with those of guards as what a reader can use: a login, a key, or either."""
     theirs = [each for each in requirements if not _guards_in(each)]
-    guards = [name.split() for each in requirements for name in _guards_in(each)]
+    # The last line of a name is for methods that are not safe.
+    line = 0 if method.upper() in SAFE_METHODS else -1
+    names = [name for each in requirements for name in _guards_in(each)]
+    guards = [name.splitlines()[line].split() for name in names]
     kinds = {kind for kind, *_ in guards}
     permissions = sorted({each for _, *named in guards for each in named})
     wanted: list[Json]
@@ -501,7 +509,7 @@ def _add(components: Json, name: str, component: Json) -> str:
 
 
 def _replace_validation_errors(document: Json) -> None:
-    for operation in operations(document):
+    for _, operation in operations(document):
         responses: Json = operation.get("responses", {})
         if _is_validation_error(responses.get("422")):
             responses["422"] = INVALID
@@ -511,12 +519,12 @@ def _replace_validation_errors(document: Json) -> None:
             schemas.pop(name, None)
 
 
-def operations(document: Json) -> Iterator[Json]:
-    """Every operation of a document."""
+def operations(document: Json) -> Iterator[tuple[str, Json]]:
+    """Every operation of a document, with its method."""
     for path in cast("dict[str, Json]", document.get("paths", {})).values():
         for method, operation in path.items():
             if method in _METHODS:
-                yield operation
+                yield method, operation
 
 
 def _is_validation_error(response: object) -> bool:

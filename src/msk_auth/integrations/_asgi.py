@@ -32,7 +32,14 @@ from msk_auth.core.model import ApiKey, ExternalIdentity, Login, Owner, Principa
 from msk_auth.core.policy import Policy
 from msk_auth.http._async.admission import admit, load_user_once
 from msk_auth.http._async.routes import AsyncExchange, leak_route, respond, revocation_route
-from msk_auth.http.admission import AUTHENTICATED, Memory, keep_session, loading_in, users_of
+from msk_auth.http.admission import (
+    ADMITTED,
+    AUTHENTICATED,
+    Memory,
+    keep_session,
+    loading_in,
+    users_of,
+)
 from msk_auth.http.answers import Answer, close_reason
 from msk_auth.http.routes import Route, broken_body
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
@@ -193,6 +200,18 @@ class AsgiAuth(
         _refuse_beside_loop("admit")
         scope = connection.scope
         return self._bound_in(scope)._verify(scope, policy)
+
+    def is_admitted(self, connection: Connection) -> bool:
+        """True on a route whose guards have let the request or websocket pass, so that it has a principal.
+
+        For a decorator or dependency of the application that stays on its routes: it has nothing to verify where a guard stands,
+        and knows no keys elsewhere.
+
+        Raises:
+            ConfigurationError: The adapter is not installed on the application that serves the route.
+        """
+        scope = connection.scope
+        return scope.get(ADMITTED) is self._bound_in(scope)._authenticator
 
     def verify_again(
         self, connection: Connection, policy: Policy = AUTHENTICATED

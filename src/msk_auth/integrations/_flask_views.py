@@ -20,7 +20,7 @@ from flask.views import MethodView, View
 
 from msk_auth._route_audit import has_own_guard
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.policy import Policy, named_first
+from msk_auth.core.policy import SAFE_METHODS, Policy, named_first
 
 POLICIES_ATTRIBUTE: Final = "msk_auth_policies"
 """Where a declared view carries its policies: a tuple, empty if it is public."""
@@ -29,9 +29,6 @@ _LIBRARY_ATTRIBUTE: Final = "msk_auth_library"
 """Marks a view of the library."""
 
 PUBLIC: Final[tuple[Policy, ...]] = ()
-
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-"""The methods that are meant to change nothing (RFC 9110, section 9.2.1)."""
 
 ViewT = TypeVar("ViewT", bound=Callable[..., Any])
 
@@ -237,7 +234,7 @@ class Protection:
 
     def of(self, method: str) -> Policy | None:
         """What it demands of a request with this method."""
-        return self.policy if self.unsafe is None or method in _SAFE else self.unsafe
+        return self.policy if self.unsafe is None or method in SAFE_METHODS else self.unsafe
 
 
 class Views:

@@ -305,13 +305,13 @@ class RouteEntry:
     Attributes:
         route: What the framework routes by.
         shown: Where its path, methods and endpoint are, as they are served.
-        guards: The policies of guards that are not on the endpoint itself.
+        guards: Gives the policies of guards that are not on the endpoint itself, for a method; None is a websocket's.
         own_guard: Whether a guard of the application that is not on the endpoint itself is marked with `own_guard`.
     """
 
     route: BaseRoute
     shown: Any
-    guards: tuple[Policy, ...] = ()
+    guards: Callable[[str | None], Iterable[Policy]] = lambda _method: ()
     own_guard: bool = False
 
 
@@ -371,7 +371,8 @@ def _read_route(entry: RouteEntry, path: str) -> Iterator[AuditedRoute]:
     endpoint: Any = entry.shown.endpoint
     methods = tuple(sorted(entry.shown.methods or ()))
     if not (inspect.isclass(endpoint) and issubclass(endpoint, HTTPEndpoint)):
-        yield _found(endpoint, path, methods or (ANY_METHOD,), "route", entry)
+        for method in methods or (ANY_METHOD,):
+            yield _found(endpoint, path, (method,), "route", entry)
         return
     entry = replace(entry, own_guard=entry.own_guard or has_own_guard(endpoint))
     # Each method has a guard of its own; others than these are answered 405 by the class.
@@ -400,7 +401,7 @@ def _found(
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
     own = declared_policies(endpoint)
-    guards = () if entry is None else entry.guards
+    guards = () if entry is None else entry.guards(next(iter(methods), None))
     policies = tuple(dict.fromkeys((*guards, *(own or ())))) or own
     name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
     problems = (_CONTRADICTION,) if policies and is_public(endpoint) else ()

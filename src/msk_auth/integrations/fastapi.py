@@ -67,9 +67,16 @@ from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, any_credential, require
+from msk_auth.core.policy import SAFE_METHODS, Policy, any_credential, require
 from msk_auth.http._async.routes import admin_key_routes, key_routes
-from msk_auth.http.admission import Memory, keep_session, loaded_user, session_of
+from msk_auth.http.admission import (
+    ADMITTED,
+    Memory,
+    keep_session,
+    known_principal,
+    loaded_user,
+    session_of,
+)
 from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.openapi import TAG, complete_document, scheme_name
 from msk_auth.http.routes import AdminKeyOperation, KeyOperation, Route
@@ -115,18 +122,21 @@ class Guard(SecurityBase, Generic[UserT]):
 
     Attributes:
         policy: What it demands.
+        unsafe: In its place, of a websocket and of a request whose method is not safe. None: there is no difference.
     """
 
     def __init__(
         self,
         policy: Policy,
+        unsafe: Policy | None,
         session: Depends | None,
         admit: Callable[[Memory, Policy, object], Awaitable[Principal[UserT]]],
     ) -> None:
         # The finished document has other schemes: one guard may be passed with one of two.
         self.model: SecurityBaseModel = HTTPBearer()
-        self.scheme_name: str = scheme_name([policy])
+        self.scheme_name: str = scheme_name([policy], unsafe)
         self.policy = policy
+        self.unsafe = unsafe
         self._admit = admit
         # FastAPI reads it when a route is declared. Without a dependency `session` must not be in it: FastAPI would take it from
         # the query, where a client chooses it.
@@ -145,7 +155,12 @@ class Guard(SecurityBase, Generic[UserT]):
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
         """
-        return await self._admit(connection.scope, self.policy, session)
+        policy = self.policy_for(connection.scope.get("method"))
+        return await self._admit(connection.scope, policy, session)
+
+    def policy_for(self, method: str | None) -> Policy:
+        """What it demands of a request with this method; None is a websocket's."""
+        return self.policy if self.unsafe is None or method in SAFE_METHODS else self.unsafe
 
 
 class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Request]):
@@ -185,7 +200,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             authenticator, logins=logins, own_csrf_protection=own_csrf_protection, session=session
         )
         self._login_scheme = login_scheme
-        self._guards: dict[tuple[Policy, bool], Security] = {}
+        self._guards: dict[tuple[Policy, Policy | None, bool], Security] = {}
         self._answered: WeakKeyDictionary[FastAPI, Errors] = WeakKeyDictionary()
         self._owner_id: Depends | None = None
 
@@ -194,6 +209,15 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         """A guard that demands to be authenticated at all, for `Annotated[Principal[User], auth.principal]`."""
         return self._guard(Policy())
 
+    def principal_of(self, connection: HTTPConnection) -> Principal[UserT]:
+        """The principal of a request that a guard has let pass, for functions that take the request and are no dependency of a guard.
+
+        Raises:
+            Problem: Its credentials are missing or were refused.
+            ConfigurationError: No guard has verified it: ask :meth:`is_admitted` first.
+        """
+        return known_principal(connection.scope, self._bound_in(connection.scope)._authenticator)
+
     @property
     def any_credential(self) -> Security:
         """A guard that lets every accepted credential pass, also a key with scopes of its own.
@@ -201,6 +225,23 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         For what a key may learn about itself. It demands no permission, so what it guards should need none.
         """
         return self._guard(any_credential())
+
+    def protect(self, policy: Policy, *, unsafe: Policy | None = None) -> Security:
+        """A guard for a whole router, by method, which no route of it has to name.
+
+        ::
+
+            router = APIRouter(dependencies=[auth.protect(require("tasks:read"), unsafe=require("tasks:write"))])
+
+        `app.include_router(router, dependencies=[…])` takes it as well, for a router that stays as it is. What a route declares
+        itself is demanded on top of it.
+
+        Args:
+            policy: What every request demands: :func:`~msk_auth.require` or :func:`~msk_auth.require_interactive`.
+            unsafe: What websockets, and requests with other methods than GET, HEAD, OPTIONS and TRACE demand in its place. None:
+                the same.
+        """
+        return self._guard(policy, unsafe)
 
     @property
     def owner_id(self) -> Depends:
@@ -349,9 +390,12 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         if policy.is_bare:
             # The principal as a parameter, beside a guard of the route that says which keys may pass.
             for guard in _guards_of(scope):
-                if not guard.policy.is_bare:
-                    await bound._verify(scope, guard.policy)
-        return await bound._verify(scope, policy)
+                named = guard.policy_for(scope.get("method"))
+                if not named.is_bare:
+                    await bound._verify(scope, named)
+        principal = await bound._verify(scope, policy)
+        scope[ADMITTED] = bound._authenticator
+        return principal
 
     def _session_to_read_in(self, scope: Memory) -> RequestSession | None:
         # A guard that depends on it has kept it.
@@ -437,13 +481,15 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         members = {} if detail is None else {"context": jsonable_encoder(detail)}
         return self._renderer.http_error(error.status_code, members=members)
 
-    def _guard(self, policy: Policy, *, in_session: bool = True) -> Security:
+    def _guard(
+        self, policy: Policy, unsafe: Policy | None = None, *, in_session: bool = True
+    ) -> Security:
         # The same object for the same policy, so that FastAPI calls it once per request.
         session = self._session if in_session else None
-        key = (policy, session is None)
+        key = (policy, unsafe, session is None)
         if key not in self._guards:
             # The name of its scheme holds the permissions. FastAPI would call a dependency once for each list of scopes.
-            self._guards[key] = Security(Guard(policy, session, self._admit))
+            self._guards[key] = Security(Guard(policy, unsafe, session, self._admit))
         return self._guards[key]
 
 
@@ -512,12 +558,12 @@ def _entries(router: APIRouter, replaced: Collection[object]) -> Iterator[RouteE
 
 
 def _entry(route: BaseRoute, shown: Any, replaced: Collection[object]) -> RouteEntry:
-    return RouteEntry(route, shown, _guards(shown, replaced), _is_own_guarded(shown, replaced))
+    guards = list(_guards_in(getattr(shown, "dependant", None), replaced))
 
+    def policies_for(method: str | None) -> list[Policy]:
+        return [guard.policy_for(method) for guard in guards]
 
-def _guards(route: Any, replaced: Collection[object]) -> tuple[Policy, ...]:
-    found = _guards_in(getattr(route, "dependant", None), replaced)
-    return tuple(dict.fromkeys(guard.policy for guard in found))
+    return RouteEntry(route, shown, policies_for, _is_own_guarded(shown, replaced))
 
 
 def _is_own_guarded(route: Any, replaced: Collection[object]) -> bool:

@@ -78,6 +78,7 @@ from msk_auth.http._sync.routes import (
     revocation_route,
 )
 from msk_auth.http.admission import (
+    ADMITTED,
     AUTHENTICATED,
     Memory,
     keep_session,
@@ -115,8 +116,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _EXTENSION: Final = "msk_auth"
-_ADMITTED: Final = "msk_auth.admitted"
-"""Where the environment of a request keeps the authenticator whose guards have let it pass."""
 
 LoginOfRequest: TypeAlias = Callable[[Request], Login | None]
 """Finds a login in a request, such as in its session; None if there is none."""
@@ -258,7 +257,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             def verify_token(token: str) -> User | None:
                 return current_user() if auth.is_admitted else find_user_of_token(token)
         """
-        return request.environ.get(_ADMITTED) is self.authenticator
+        return request.environ.get(ADMITTED) is self.authenticator
 
     @overload
     def user(self, load_user: Users[Any, str, T, UserT], /) -> Callable[[], T]: ...
@@ -673,7 +672,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             except Problem as problem:
                 return self.answer(problem)
             if policies:
-                request.environ[_ADMITTED] = self._authenticator
+                request.environ[ADMITTED] = self._authenticator
             return None
 
         return admit_request

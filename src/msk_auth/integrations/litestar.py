@@ -79,7 +79,7 @@ from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http._async.routes import admin_key_routes, key_routes
-from msk_auth.http.admission import Memory, known_principal, loaded_user
+from msk_auth.http.admission import ADMITTED, Memory, known_principal, loaded_user
 from msk_auth.http.answers import Errors
 from msk_auth.http.openapi import (
     INVALID,
@@ -614,6 +614,7 @@ class LitestarAuth(
             # What the application's own guards and dependencies read.
             scope["auth"] = await self._verify(scope, policy, in_session=in_session)
             scope["user"] = scope["auth"].owner.user
+            scope[ADMITTED] = self._authenticator
         if in_session and options[_POLICIES]:
             scope["user"] = await self._load_user(self._request_session(scope), scope["auth"])
 
@@ -670,7 +671,7 @@ def _document_class(*, errors: Errors, login_scheme: str | None, delegates: bool
 
 
 def _replace_validation_errors(document: dict[str, Any]) -> None:
-    for operation in operations(document):
+    for _, operation in operations(document):
         responses = operation.get("responses", {})
         if _is_validation_error(responses.get("400")):
             del responses["400"]

@@ -36,6 +36,7 @@ from msk_auth.http._async.admission import load_user_once as await_user_once
 from msk_auth.http._async.routes import admin_key_routes, key_routes
 from msk_auth.http._sync.admission import load_user_once
 from msk_auth.http.admission import (
+    ADMITTED,
     Loading,
     known_principal,
     loading,
@@ -228,6 +229,7 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
                 bound = self._bound_in(connection.scope)
                 for each in policies:
                     await bound._verify(connection.scope, each)
+                connection.scope[ADMITTED] = bound._authenticator
                 if is_async:
                     return await endpoint(*args, **kwargs)
                 return await run_in_threadpool(endpoint, *args, **kwargs)
