@@ -75,7 +75,7 @@ async def test_a_healthy_deployment(tmp_path: Path, url: str) -> None:
     data.mkdir(mode=0o700)
     secrets = load_or_create_secrets(data, SystemClock().now())
     db = Database.open(url)
-    await agree_on_secrets(db, secrets.fingerprints)
+    await agree_on_secrets(db, secrets.fingerprints, secrets.in_use)
     await db.close()
     await execute(
         url,
@@ -263,7 +263,7 @@ async def test_secrets_of_another_deployment(tmp_path: Path, url: str) -> None:
     db = Database.open(url)
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
-    await agree_on_secrets(db, {"theirs": "0" * 64})
+    await agree_on_secrets(db, {"theirs": "0" * 64}, frozenset())
     code, found = await examined(data, DATABASE_URL=url)
     assert code == 1
     assert "are missing, or not those with which" in found["shared secrets"]
@@ -272,12 +272,20 @@ async def test_secrets_of_another_deployment(tmp_path: Path, url: str) -> None:
     # The same peppers are not enough: a login of one process has to be good in the other.
     await forget_secrets(db)
     await agree_on_secrets(
-        db, {name: "0" * 64 if name.startswith("token:") else each for name, each in ours.items()}
+        db,
+        {name: "0" * 64 if name.startswith("token:") else each for name, each in ours.items()},
+        frozenset(),
     )
-    await db.close()
     code, found = await examined(data, DATABASE_URL=url)
     assert code == 1
     assert "Copy secrets.json from a machine that serves it." in found["shared secrets"]
+
+    await forget_secrets(db)
+    await agree_on_secrets(db, ours | {"newer": "0" * 64}, frozenset({"newer"}))
+    await db.close()
+    code, found = await examined(data, DATABASE_URL=url)
+    assert code == 1
+    assert "lacks newer, which other processes use" in found["shared secrets"]
 
 
 async def test_a_url_that_is_none(tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
 @click.option(
     "--new-secrets",
     is_flag=True,
-    help="Accept other secrets after secrets.json was lost. Keys and logins made with it are lost too.",
+    help="Accept this machine's secrets in place of those that other processes use: after secrets.json was lost, or an old"
+    " entry was taken out of it. Keys and logins made with the others are lost too.",
 )
 @click.option(
     "--new-deployment",

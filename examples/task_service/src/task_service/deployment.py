@@ -6,7 +6,9 @@ on one database are one deployment, wherever their secrets came from.
 
 Each process reads `secrets.json` in its own data folder. On several machines the operator has to copy that file, or a key
 or login made on one machine is unknown to the next. So the first process on a PostgreSQL database stores the fingerprints
-of its peppers and token keys, and a process that shares no pepper or no token key with them refuses to serve.
+of its peppers and token keys, and a process that shares no pepper or no token key with them refuses to serve. So does one
+that lacks a pepper or a token key which another process *uses*: a digest that the other one has upgraded would be unknown here.
+A pepper that is only present, as in the first step of a rotation, binds no other process.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from task_service.ids import new_id
 from task_service.secrets_file import TOKEN_KEY
 
 _ID: Final = "id"
+# Before the name of a pepper or a token key that a process uses, beside the row of that name alone, which the version before reads.
+_USED: Final = "used:"
 _COLUMNS: Final = deployment.c
 
 
@@ -78,10 +82,17 @@ async def check_secrets(db: Database, fingerprints: Mapping[str, str]) -> None:
         await _read_matching(connection, fingerprints)
 
 
-async def agree_on_secrets(db: Database, fingerprints: Mapping[str, str]) -> None:
+async def agree_on_secrets(
+    db: Database, fingerprints: Mapping[str, str], in_use: frozenset[str]
+) -> None:
     """Store the fingerprints for other processes, if the secrets match.
 
-    A new pepper or token key is fine as long as an old one is still present.
+    A new pepper or token key is fine as long as those that other processes use are still present.
+
+    Args:
+        db: A database of this version's schema.
+        fingerprints: By the names of this process's peppers and token keys.
+        in_use: The names of those with which it makes digests and logins.
 
     Raises:
         ConfigurationError: The secrets do not match.
@@ -89,17 +100,16 @@ async def agree_on_secrets(db: Database, fingerprints: Mapping[str, str]) -> Non
     """
     async with db.read() as connection:
         stored = await _read_matching(connection, fingerprints)
-    if stored.items() >= fingerprints.items():
+    mine = {**fingerprints, **{f"{_USED}{name}": fingerprints[name] for name in in_use}}
+    if stored.items() >= mine.items():
         return
     async with db.write() as connection:
         # Of two processes that are first at the same moment, one must see the other's.
         await lock_table(connection, secret_checks)
         stored = await _read_matching(connection, fingerprints)
-        for pepper_id in sorted(fingerprints.keys() - stored.keys()):
+        for name in sorted(mine.keys() - stored.keys()):
             await connection.execute(
-                insert(secret_checks).values(
-                    pepper_id=pepper_id, fingerprint=fingerprints[pepper_id]
-                )
+                insert(secret_checks).values(pepper_id=name, fingerprint=mine[name])
             )
 
 
@@ -121,7 +131,7 @@ async def _read_matching(
     stored = {row.pepper_id: row.fingerprint for row in found}
     shared = stored.keys() & fingerprints.keys()
     # An older version stored none of token keys.
-    kinds = {name.startswith(TOKEN_KEY) for name in stored}
+    kinds = {name.startswith(TOKEN_KEY) for name in stored if not name.startswith(_USED)}
     if kinds != {name.startswith(TOKEN_KEY) for name in shared} or any(
         stored[name] != fingerprints[name] for name in shared
     ):
@@ -129,5 +139,14 @@ async def _read_matching(
             "The secrets in the data folder are missing, or not those with which the keys and logins in this database"
             " were made. Copy secrets.json from a machine that serves it. If that file is lost, run"
             " task-service migrate --new-secrets: all keys and logins made with it are lost too."
+        )
+    used = {
+        name.removeprefix(_USED): value for name, value in stored.items() if name.startswith(_USED)
+    }
+    if lacking := [name for name in sorted(used) if fingerprints.get(name) != used[name]]:
+        raise ConfigurationError(
+            f"secrets.json in the data folder lacks {', '.join(lacking)}, which other processes use: this one would refuse"
+            " their keys or logins. Copy the file from a machine that serves. If you took the entry out on purpose, run"
+            " task-service migrate --new-secrets with the new file: what was made with the entry is refused from then on."
         )
     return stored

@@ -51,12 +51,15 @@ class Secrets:
         throttle_key: For the names of counts; derived from the current pepper.
         fingerprints: By name of each pepper and token key, to compare them with those of other processes. A pepper is
             named by its id, a token key by its id after `token:`.
+        in_use: The names of the current pepper and of the token key that signs: what this process makes with them, the
+            others have to verify.
     """
 
     peppers: PepperRing
     token_keys: KeyRing
     throttle_key: bytes
     fingerprints: Mapping[str, str]
+    in_use: frozenset[str]
 
 
 def load_or_create_secrets(data_dir: Path, now: datetime) -> Secrets:
@@ -199,6 +202,7 @@ class _Content(_Part):
                 # An id of a pepper has no colon.
                 **{f"{TOKEN_KEY}{key.kid}": _fingerprint(key) for key in token_keys.keys},
             },
+            in_use=frozenset({self.peppers.current, f"{TOKEN_KEY}{self.token_keys[0].kid}"}),
         )
 
 

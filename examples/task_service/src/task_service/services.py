@@ -72,7 +72,7 @@ class Services:
         self.stopping = asyncio.Event()
         settings.create_data_dir()
         secrets = load_or_create_secrets(settings.data_dir, clock.now())
-        self.fingerprints = secrets.fingerprints
+        self._secrets = secrets
 
         # The database, and what is written about requests.
         self.db = db = Database.open(settings.database_url)
@@ -189,7 +189,7 @@ class Services:
             StoreUnavailable: The database does not answer.
         """
         if not self.settings.on_sqlite:
-            await agree_on_secrets(self.db, self.fingerprints)
+            await agree_on_secrets(self.db, self._secrets.fingerprints, self._secrets.in_use)
 
 
 def _provider_of(settings: Settings) -> Provider | None:
