@@ -27,6 +27,9 @@ second column below is the guard of each route; the responses are JSON.
 `/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/both`, `/fresh`, `/key`, `/hook` and `GET /api/own-keys` respond with
 `describe(principal)`, the others with any object, all with status 200.
 
+Made by an adapter with `header="X-API-Key"`, the application answers `KEY_HEADER_CASES` as well, and all of `CASES` but "credentials
+in X-API-Key".
+
 For `WebSocketContract` it has websockets as well, which accept after the principal was admitted:
 
 ::
@@ -49,7 +52,7 @@ For `StreamContract` it has streaming responses. A blocking adapter uses `lines_
 
 from __future__ import annotations
 
-from .adapter_contract import CASES, AdapterContract, AdapterDriver, Reply
+from .adapter_contract import CASES, KEY_HEADER_CASES, AdapterContract, AdapterDriver, Reply
 from .case import Case
 from .stream_contract import (
     StreamContract,
@@ -83,6 +86,7 @@ from .world import (
 
 __all__ = [
     "CASES",
+    "KEY_HEADER_CASES",
     "MAX_AGE",
     "PEOPLE",
     "POLICY_VIOLATION",

@@ -16,7 +16,7 @@ from msk_auth.events import KeyRevocation, RevocationCause
 from .admin_cases import admin_cases
 from .answer_cases import answer_cases
 from .case import Case
-from .header_cases import header_cases
+from .header_cases import header_cases, key_header_cases
 from .input_cases import input_cases
 from .key_cases import key_cases
 from .world import PEOPLE, START, World, make_world
@@ -27,6 +27,9 @@ _ADMIN_CASES: Final = tuple(admin_cases())
 
 CASES: Final = (*_GUARD_CASES, *_KEY_CASES, *_ADMIN_CASES)
 """The whole table: what is sent, and exactly what has to come back."""
+
+KEY_HEADER_CASES: Final = tuple(key_header_cases())
+"""The table for an adapter that was made with `header="X-API-Key"`."""
 
 
 @dataclass(frozen=True)

@@ -138,3 +138,41 @@ def header_cases() -> Iterator[Case]:
         INTERACTIVE,
         override,
     )
+
+
+def key_header_cases() -> Iterator[Case]:
+    """An adapter that was made with `header="X-API-Key"`: a key stands in that header in place of `Authorization`."""
+    for request in ("GET /me", "GET /tasks", "GET /key", "GET /api/keys"):
+        yield Case(f"a key in its header: {request}", request, 200, headers=(own("<key>"),))
+    yield Case("its name in capitals", "GET /me", 200, headers=(("X-API-KEY", "<key>"),))
+    yield Case("white space around it", "GET /me", 200, headers=(own(" <key>\t"),))
+    for credential in ("key", "jwt"):
+        name = f"Authorization as ever: {credential}"
+        yield Case(name, "GET /me", 200, headers=bearer(credential))
+    both = {
+        "a key in each": (*bearer("key"), own("<key>")),
+        "a login, and a key": (*bearer("jwt"), own("<key>")),
+        "a key, and what is none": (*bearer("key"), own("x")),
+        "another scheme, and a key": (("authorization", "Basic YTpi"), own("<key>")),
+        "an empty one, and a key": (("authorization", ""), own("<key>")),
+        "two keys": (own("<key>"), own("<key>")),
+        "two keys in one header": (own("<key>,<key>"),),
+        "no key, and a key": (own("x"), own("<key>")),
+        "two keys with a space": (own("<key> <key>"),),
+        "a control character": (own("<key>\x00"),),
+        "beyond ASCII": (own("<key>\xff"),),
+        "too long": (own("msk_" * 5000),),
+    }
+    for name, headers in both.items():
+        yield Case(f"malformed: {name}", "GET /me", 400, "request_malformed", MALFORMED, headers)
+    for value in ("", "x", "<jwt>", "Bearer <key>", "<key>x", "msk_", "<key_id>"):
+        name = f"no key: {value!r}"
+        yield Case(name, "GET /me", 401, "key_malformed", TOKEN, (own(value),))
+    for name, code in (("key_revoked", "key_revoked"), ("key_expired", "key_expired")):
+        yield Case(f"refused: {name}", "GET /me", 401, code, TOKEN, (own(f"<{name}>"),))
+    admin = "PATCH /admin/config"
+    yield Case("no login", admin, 403, "interactive_required", INTERACTIVE, (own("<key_admin>"),))
+
+
+def own(value: str) -> tuple[str, str]:
+    return ("x-api-key", value)

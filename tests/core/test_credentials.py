@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case
 
-from msk_auth.core.authentication import MAX_HEADER_LENGTH, read_bearer
-from msk_auth.errors import RequestMalformed
+from msk_auth import KeyFormat
+from msk_auth.core.authentication import MAX_HEADER_LENGTH, bearer_of_key, read_bearer
+from msk_auth.errors import CredentialRefused, RequestMalformed
 
 KEY = "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O"
 JWT = "eyJhbGciOiJFUzI1NiJ9.e30.c2ln"
@@ -232,3 +233,29 @@ def test_bytes_and_their_text_are_read_alike(raw: bytes) -> None:
             return refused.detail
 
     assert outcome(raw) == outcome(raw.decode("latin-1"))
+
+
+class TestAKeyInAHeaderOfItsOwn:
+    @pytest.mark.parametrize("given", [KEY, KEY.encode(), f" {KEY}\t"])
+    def test_stands_for_a_bearer_credential(self, given: str | bytes) -> None:
+        assert read_bearer(bearer_of_key([given], [], KeyFormat())) == KEY
+
+    def test_without_one_authorization_counts(self) -> None:
+        for authorization in ([], ["Basic YTpi"], [f"Bearer {JWT}", b"x"]):
+            assert bearer_of_key([], authorization, KeyFormat()) == tuple(authorization)
+
+    @pytest.mark.parametrize(
+        ("given", "authorization"),
+        [([KEY], [f"Bearer {KEY}"]), ([KEY], [""]), ([KEY, KEY], []), ([f"{KEY},{KEY}"], [])],
+    )
+    def test_is_refused_beside_another_credential(
+        self, given: list[str], authorization: list[str]
+    ) -> None:
+        with pytest.raises(RequestMalformed):
+            bearer_of_key(given, authorization, KeyFormat())
+
+    @pytest.mark.parametrize("given", ["", JWT, f"Bearer {KEY}", KEY.replace("msk", "acme")])
+    def test_is_no_place_for_anything_else(self, given: str) -> None:
+        with pytest.raises(CredentialRefused) as refused:
+            bearer_of_key([given], [], KeyFormat())
+        assert refused.value.code == "key_malformed"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.adapter import (
     CASES,
+    KEY_HEADER_CASES,
     AdapterContract,
     AdapterDriver,
     Case,
@@ -66,13 +68,20 @@ class Circle:
     """All adapters in one world."""
 
     def __init__(
-        self, loop: BackgroundLoop, lease: timedelta | None = None, *, late: bool = False
+        self,
+        loop: BackgroundLoop,
+        lease: timedelta | None = None,
+        *,
+        late: bool = False,
+        **options: Any,
     ) -> None:
         self.world = make_world(lease=lease)
         self.drivers: dict[str, AdapterDriver] = {
             name: Driver(
                 loop,
-                make(self.world.blocking, late=True) if late else make(self.world.authenticator),
+                make(self.world.blocking, late=True, **options)
+                if late
+                else make(self.world.authenticator, **options),
             )
             for name, make in ADAPTERS.items()
         }
@@ -138,6 +147,31 @@ def test_every_adapter_gives_the_same_answer(
             body = reply.body if each.code is not None else b""
             answers.add((reply.status, tuple(map(reply.header, names)), body))
         assert len(answers) == 1, (each.name, answers)
+
+
+# The grammar of the header.
+AS_EVER = [case for case in CASES if case.request == "GET /me" and "X-API-Key" not in case.name]
+
+
+@pytest.fixture(scope="module")
+def with_header(loop: BackgroundLoop) -> tuple[Circle, Circle]:
+    """Both kinds of authenticator, in applications that take keys in a header of their own."""
+    header = "X-API-Key"
+    return Circle(loop, header=header), Circle(loop, timedelta(seconds=1), late=True, header=header)
+
+
+@pytest.mark.parametrize("case", KEY_HEADER_CASES, ids=ascii)
+def test_every_adapter_takes_a_key_in_a_header_of_its_own(
+    case: Case, with_header: tuple[Circle, Circle]
+) -> None:
+    for circle in with_header:
+        bodies = {reply.body for reply in circle.check(case)}
+        assert len(bodies) == 1 or case.code is None
+
+
+def test_what_authorization_holds_is_answered_as_ever(with_header: tuple[Circle, Circle]) -> None:
+    for case in AS_EVER:
+        with_header[0].check(case)
 
 
 # What changes keys ends leases.

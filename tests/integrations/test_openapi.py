@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import pytest
 from tests.contract.adapter import World, admin_keys, make_world
-from tests.integrations.adapters import send
+from tests.integrations.adapters import adapter_of, mounted, send
 
 from msk_auth import Policy, require, require_interactive, require_key
 from msk_auth.errors import ConfigurationError
@@ -344,6 +344,18 @@ async def test_the_scheme_is_there_when_nothing_else_uses_it() -> None:
     app = auth.install(fastapi.FastAPI())
     app.include_router(auth.key_routes())
     assert app.openapi()["components"]["securitySchemes"].keys() == {"Password", "ApiKey"}
+
+
+@pytest.mark.parametrize("framework", MAKERS)
+async def test_a_header_for_keys_is_a_scheme_of_its_own(world: World, framework: str) -> None:
+    auth = adapter_of(framework, world.authenticator, header="X-API-Key")
+    app = mounted(framework, auth, auth.key_routes())
+    found = app.openapi() if framework == "fastapi" else app.openapi_schema.to_schema()
+    scheme = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+    assert found["components"]["securitySchemes"]["ApiKeyHeader"] == scheme
+    operations = found["paths"]["/api/keys"]
+    assert operations["get"]["security"] == [{"Login": []}, {"ApiKey": []}, {"ApiKeyHeader": []}]
+    assert operations["post"]["security"] == [{"Login": []}]
 
 
 async def test_a_scheme_that_is_none_is_refused(world: World) -> None:

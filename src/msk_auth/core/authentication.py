@@ -95,6 +95,33 @@ def read_bearer(authorization: Sequence[str | bytes]) -> str | None:
     return None
 
 
+def bearer_of_key(
+    given: Sequence[str | bytes], authorization: Sequence[str | bytes], key_format: KeyFormat
+) -> tuple[str | bytes, ...]:
+    """The `Authorization` header that a key in a header of its own stands for, where an application accepts one.
+
+    Args:
+        given: The value of every such header of the request, in order.
+        authorization: The value of every `Authorization` header; they are returned if there is no key beside them.
+        key_format: What the keys look like. A token is never read from there.
+
+    Raises:
+        RequestMalformed: There are several keys, or an `Authorization` header as well: proxies and services would disagree about
+            which of them counts.
+        CredentialRefused: It is no key.
+    """
+    if not given:
+        return tuple(authorization)
+    value = _joined(given)
+    if authorization or "," in value:
+        raise RequestMalformed(
+            "The request has several credentials, in headers of different names or of one. Send exactly one."
+        )
+    if not key_format.claims(value):
+        raise CredentialRefused("key_malformed")
+    return (f"Bearer {value}",)
+
+
 def _joined(authorization: Sequence[str | bytes]) -> str:
     """Several headers as one value, as a WSGI server joins them (RFC 9110, sections 5.3 and 5.5; PEP 3333).
 

@@ -385,7 +385,12 @@ def scheme_name(policies: Iterable[Policy], unsafe: Policy | None = None) -> str
 
 
 def complete_document(
-    document: Json, *, errors: Errors, login_scheme: str | None = None, delegates: bool = False
+    document: Json,
+    *,
+    errors: Errors,
+    login_scheme: str | None = None,
+    delegates: bool = False,
+    header: str | None = None,
 ) -> Json:
     """Finish a document: security, answers and schemas of the library. Doing it twice changes nothing.
 
@@ -397,6 +402,7 @@ def complete_document(
             answers of the library are in a form of the application's, which is not known here.
         login_scheme: The application's own security scheme that its logins use. None: the library describes one.
         delegates: Whether the application has a `may_act_for`, so that the key routes take `on_behalf_of`.
+        header: The name of the header that may hold a key in place of `Authorization`.
 
     Raises:
         ConfigurationError: The application has no such scheme.
@@ -408,7 +414,9 @@ def complete_document(
     for method, operation in operations(document):
         requirements = cast("list[Json]", operation.get("security", []))
         if any(map(_guards_in, requirements)):
-            operation["security"] = _alternatives(requirements, schemes, login_scheme, method)
+            operation["security"] = _alternatives(
+                requirements, schemes, login_scheme, header, method
+            )
             responses: Json = operation.get("responses", {})
             described = {
                 status: each for status, each in _REFUSALS.items() if status not in responses
@@ -458,7 +466,11 @@ def _guards_in(schemes: Json) -> list[str]:
 
 
 def _alternatives(
-    requirements: list[Json], schemes: Json, login_scheme: str | None, method: str
+    requirements: list[Json],
+    schemes: Json,
+    login_scheme: str | None,
+    header: str | None,
+    method: str,
 ) -> list[Json]:
     """The requirements of an operation, with those of guards as what a reader can use: a login, a key, or either."""
     theirs = [each for each in requirements if not _guards_in(each)]
@@ -483,6 +495,9 @@ def _alternatives(
         )
     if _LOGIN not in kinds:
         wanted.append({_add(schemes, "ApiKey", _SCHEMES["ApiKey"]): permissions})
+        if header is not None:
+            scheme = {"type": "apiKey", "in": "header", "name": header}
+            wanted.append({_add(schemes, "ApiKeyHeader", scheme): []})
     return [*theirs, *(each for each in wanted if each not in theirs)]
 
 

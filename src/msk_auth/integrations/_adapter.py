@@ -32,6 +32,7 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         authenticator: Decides. None: each application gets its own later.
         logins: The application's functions that find a login in a request without a bearer credential.
         own_csrf_protection: Whether such a login counts for an unsafe method wherever the request came from.
+        header: The name of a header that holds a key in place of `Authorization`. None: there is none.
         find_session: The application's function that finds the session of a request; its arguments are the framework's.
 
     Raises:
@@ -44,9 +45,11 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         *,
         logins: Sequence[Callable[[Any], object]],
         own_csrf_protection: bool,
+        header: str | None,
         find_session: Callable[..., object] | None = None,
     ) -> None:
         self._find_session = find_session
+        self._key_header = header
         self._login_sources = LoginSources(logins, own_csrf_protection=own_csrf_protection)
         # The same in all copies.
         self._origin = object()

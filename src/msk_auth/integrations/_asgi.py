@@ -26,6 +26,7 @@ from msk_auth._async.watch import LOOK_UPS_AT_ONCE, AsyncWatch, AsyncWatches
 from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.verification import Reads
+from msk_auth.core.authentication import bearer_of_key
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import ApiKey, ExternalIdentity, Login, Owner, Principal, Session, UserT
@@ -35,6 +36,7 @@ from msk_auth.http._async.routes import AsyncExchange, leak_route, respond, revo
 from msk_auth.http.admission import (
     ADMITTED,
     AUTHENTICATED,
+    Authorization,
     Memory,
     keep_session,
     loading_in,
@@ -145,6 +147,7 @@ class AsgiAuth(
         *,
         logins: Sequence[LoginOf[ConnectionT]] = (),
         own_csrf_protection: bool = False,
+        header: str | None = None,
         session: Callable[[ConnectionT], object] | None = None,
     ) -> None:
         # While an application is served: this adapter, as it is bound in that application.
@@ -153,6 +156,7 @@ class AsgiAuth(
             authenticator,
             logins=logins,
             own_csrf_protection=own_csrf_protection,
+            header=header,
             find_session=session,
         )
 
@@ -267,9 +271,7 @@ class AsgiAuth(
     async def _verify(
         self, scope: Memory, policy: Policy, *, afresh: bool = False, in_session: bool = True
     ) -> Principal[UserT]:
-        # Every header, as sent. Frameworks hand out the first of several, or join them, and decode leniently; which
-        # credentials count must not depend on that.
-        authorization = tuple(values(scope, b"authorization"))
+        authorization = self._authorization(scope)
         elsewhere = self._ask_elsewhere(scope) if self._login_sources.functions else None
         reads_in_session = in_session and self._find_session is not None
         client = scope.get("client")
@@ -284,6 +286,15 @@ class AsgiAuth(
             elsewhere=elsewhere,
             session=self._session_to_read_in(scope) if reads_in_session else None,
         )
+
+    def _authorization(self, scope: Memory) -> Authorization:
+        # Every header, as sent. Frameworks hand out the first of several, or join them, and decode leniently; which
+        # credentials count must not depend on that.
+        authorization = tuple(values(scope, b"authorization"))
+        if self._key_header is None:
+            return authorization
+        given = values(scope, self._key_header.lower().encode())
+        return bearer_of_key(given, authorization, self._authenticator.rules.key_format)
 
     def _session_to_read_in(self, scope: Memory) -> RequestSession | None:
         return self._request_session(scope)

@@ -176,6 +176,8 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
             route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
             that a page of the same origin sent the request.
+        header: The name of a header in which clients may send a key in place of `Authorization`, such as `X-API-Key`. A request
+            with both is malformed, and a token is never read from it. None: keys are read from `Authorization` alone.
         login_scheme: How users log in, for the OpenAPI document: `OAuth2PasswordBearer(tokenUrl=…)` keeps the form behind the
             button "Authorize". By default a bearer token.
         session: The application's dependency with the session of a request, such as `get_db`. The guards depend on it, so that
@@ -192,12 +194,17 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         *,
         logins: Sequence[LoginOf[HTTPConnection]] = (),
         own_csrf_protection: bool = False,
+        header: str | None = None,
         login_scheme: SecurityBase | None = None,
         session: Callable[..., object] | None = None,
     ) -> None:
         self._session = None if session is None else Depends(session)
         super().__init__(
-            authenticator, logins=logins, own_csrf_protection=own_csrf_protection, session=session
+            authenticator,
+            logins=logins,
+            own_csrf_protection=own_csrf_protection,
+            header=header,
+            session=session,
         )
         self._login_scheme = login_scheme
         self._guards: dict[tuple[Policy, Policy | None, bool], Security] = {}
@@ -430,6 +437,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             errors=self._answered[app],
             login_scheme=None if scheme is None else scheme.scheme_name,
             delegates=self.authenticator.rules.delegates,
+            header=self._key_header,
         )
 
     def _add_handlers(self, app: Starlette) -> None:

@@ -64,6 +64,7 @@ from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.users import Users
 from msk_auth._sync.watch import Watch
+from msk_auth.core.authentication import bearer_of_key
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
@@ -80,6 +81,7 @@ from msk_auth.http._sync.routes import (
 from msk_auth.http.admission import (
     ADMITTED,
     AUTHENTICATED,
+    Authorization,
     Memory,
     keep_session,
     known_principal,
@@ -148,6 +150,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
             route, the key routes included. By default such a login counts for an unsafe method only if the browser shows
             that a page of the same origin sent the request.
+        header: The name of a header in which clients may send a key in place of `Authorization`, such as `X-API-Key`. A request
+            with both is malformed, and a token is never read from it. None: keys are read from `Authorization` alone.
         session: Returns the session of the current request, such as `db.session` of Flask-SQLAlchemy.
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
@@ -163,12 +167,14 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         errors: Errors = "problems",
         logins: Sequence[LoginOfRequest] = (),
         own_csrf_protection: bool = False,
+        header: str | None = None,
         session: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(
             authenticator,
             logins=logins,
             own_csrf_protection=own_csrf_protection,
+            header=header,
             find_session=session,
         )
         self._views = Views()
@@ -611,7 +617,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         return admit(
             environ,
             self._authenticator,
-            _authorization(environ),
+            self._authorization(environ),
             policy,
             address=environ.get("REMOTE_ADDR"),
             afresh=afresh,
@@ -620,6 +626,15 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             if in_session and self._find_session is not None
             else None,
         )
+
+    def _authorization(self, environ: Memory) -> Authorization:
+        # Its bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
+        # such a value as it refuses several. What the framework makes of it is not read: it decodes leniently.
+        authorization = _values(environ, "authorization")
+        if self._key_header is None:
+            return authorization
+        given = _values(environ, self._key_header)
+        return bearer_of_key(given, authorization, self._authenticator.rules.key_format)
 
     def _ask_elsewhere(self, environ: Memory) -> RequestLogins:
         # A server joins several headers of one name, and none of these is right with a comma in it.
@@ -712,17 +727,14 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         return response
 
 
-def _authorization(environ: Memory) -> tuple[str, ...]:
-    # Its bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
-    # such a value as it refuses several. What the framework makes of it is not read: it decodes leniently.
-    value: str | None = environ.get("HTTP_AUTHORIZATION")
+def _values(environ: Memory, name: str) -> tuple[str, ...]:
+    value: str | None = environ.get(f"HTTP_{name.upper().replace('-', '_')}")
     return () if value is None else (value,)
 
 
 def _header(name: str) -> str | None:
     # Servers join several headers with commas, and none of the headers of the library's routes may hold one.
-    value: str | None = request.environ.get(f"HTTP_{name.upper().replace('-', '_')}")
-    return value
+    return next(iter(_values(request.environ, name)), None)
 
 
 def _read_body(limit: int) -> bytes:

@@ -183,6 +183,8 @@ class LitestarAuth(
         own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
             route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
             that a page of the same origin sent the request.
+        header: The name of a header in which clients may send a key in place of `Authorization`, such as `X-API-Key`. A request
+            with both is malformed, and a token is never read from it. None: keys are read from `Authorization` alone.
         session: Returns the session that the application keeps for a connection; with advanced-alchemy
             `lambda connection: alchemy.provide_session(connection.app.state, connection.scope)`, the one that handlers get.
             :class:`~msk_auth.Users` read the user in it, for guards, for :meth:`user` and for `connection.user`.
@@ -205,10 +207,15 @@ class LitestarAuth(
         errors: Errors = "problems",
         logins: Sequence[LoginOf[ASGIConnection[Any, Any, Any, Any]]] = (),
         own_csrf_protection: bool = False,
+        header: str | None = None,
         session: Callable[[ASGIConnection[Any, Any, Any, Any]], object] | None = None,
     ) -> None:
         super().__init__(
-            authenticator, logins=logins, own_csrf_protection=own_csrf_protection, session=session
+            authenticator,
+            logins=logins,
+            own_csrf_protection=own_csrf_protection,
+            header=header,
+            session=session,
         )
         check_policy(default, "default")
         if own_auth is not None:
@@ -558,7 +565,7 @@ class LitestarAuth(
         if not self._login_sources.functions:
             return False
         try:
-            return read_bearer(values(scope, b"authorization")) is None
+            return read_bearer(self._authorization(scope)) is None
         except Problem:
             return False
 
@@ -640,6 +647,7 @@ class LitestarAuth(
                 errors=self._answered,
                 login_scheme=self._login_scheme,
                 delegates=self.authenticator.rules.delegates,
+                header=self._key_header,
             ),
             config.to_openapi_schema,
         )
@@ -655,17 +663,15 @@ class LitestarAuth(
         )
 
 
-def _document_class(*, errors: Errors, login_scheme: str | None, delegates: bool) -> type[OpenAPI]:
-    """A document that is finished when Litestar writes it."""
+def _document_class(*, errors: Errors, **more: Any) -> type[OpenAPI]:
+    """A document that is finished when Litestar writes it. The arguments are those of `complete_document`."""
 
     class Document(OpenAPI):
         def to_schema(self) -> dict[str, Any]:
             document = super().to_schema()
             if errors == "all":
                 _replace_validation_errors(document)
-            return complete_document(
-                document, errors=errors, login_scheme=login_scheme, delegates=delegates
-            )
+            return complete_document(document, errors=errors, **more)
 
     return Document
 

@@ -82,6 +82,8 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
         own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
             route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
             that a page of the same origin sent the request.
+        header: The name of a header in which clients may send a key in place of `Authorization`, such as `X-API-Key`. A request
+            with both is malformed, and a token is never read from it. None: keys are read from `Authorization` alone.
         session: Returns the session that the application keeps for a request, such as `lambda request: request.state.session`.
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
