@@ -267,7 +267,7 @@ class _Gate(Generic[UserT]):
                 receive = _replay(body, receive)
                 length = str(len(body)).encode()
                 inner["headers"] = [
-                    *_without(inner, b"content-length"),
+                    *_without(inner, b"content-length", b"transfer-encoding"),
                     (b"content-length", length),
                 ]
                 policies = self._policies(message)

@@ -1,0 +1,90 @@
+"""The guide and the example of MCP servers: each server, called by a client."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integrations.adapters import send
+from tests.integrations.mcp_servers import connected, living
+
+from msk_auth import Owner, local_principal
+from msk_auth.testing import audit_routes
+
+from .tutorial import blocks
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "mcp.md"
+EXAMPLE = ROOT / "examples" / "mcp_server" / "server.py"
+METADATA = b"/.well-known/oauth-protected-resource/mcp"
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.filterwarnings("default::DeprecationWarning", "ignore::ResourceWarning"),
+]
+
+
+async def test_each_server_of_the_guide_serves_a_key() -> None:
+    page: dict[str, Any] = {"__name__": "page"}
+    served = []
+    for block in blocks(PAGE):
+        if block.language != "python":
+            continue
+        exec(compile(block.text, str(PAGE), "exec"), page)
+        app = page.get("site", page.get("app"))
+        if app in served:
+            continue
+        served.append(app)
+        ada = Owner("ada", frozenset({"notes:read"}), "Ada")
+        at = page["authenticator"].clock.now()
+        by = local_principal(ada, at=at, interactive=True)
+        key = (await page["authenticator"].create_key(by, name="agent")).value.reveal()
+        async with living(app):
+            async with connected("official", {"Authorization": f"Bearer {key}"}, app) as caller:
+                assert (await caller.listed())["tools"] == ["list_notes"]
+                assert "Water the plants of Ada." in await caller.call("list_notes")
+            metadata = (await send(app, "GET", METADATA)).json
+            assert metadata["scopes_supported"] == ["notes:read"]
+            assert (await send(app, "POST", b"/mcp")).json["code"] == "credentials_missing"
+    assert len(served) == 3
+    assert metadata["resource"] == "https://notes.example.com/mcp"
+    assert metadata["authorization_servers"] == ["https://login.example.com"]
+    assert audit_routes(served[0]).ok
+
+
+async def test_the_examples_key_opens_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(EXAMPLE), "key"), cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+    )
+    key = (await made.communicate())[0].decode().strip()
+    assert made.returncode == 0
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("mcp_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    # The SDK reads the annotations of tools by the name of their module.
+    example: Any = importlib.util.module_from_spec(spec)
+    sys.modules["mcp_example"] = example
+    try:
+        spec.loader.exec_module(example)
+        async with living(example.app):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with connected("official", headers, example.app) as caller:
+                assert (await caller.listed())["tools"] == ["list_notes", "add_note"]
+                assert await caller.call("list_notes") == "Water the plants."
+    finally:
+        del sys.modules["mcp_example"]
+        await example.engine.dispose()
+
+
+def test_what_is_pasted_into_clients_can_be_read() -> None:
+    pasted = {block.language: block.text for block in blocks(PAGE)}
+    assert "127.0.0.1:8000/mcp" in json.loads(pasted["json"])["mcpServers"]["notes"]["url"]
+    assert {"bash", "json", "python", "toml"} <= pasted.keys()
