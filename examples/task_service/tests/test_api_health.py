@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from examples.task_service.tests.service_support import (
@@ -20,6 +22,7 @@ from examples.task_service.tests.waiting import eventually
 
 from msk_auth import SigningKey
 from msk_auth.errors import StoreUnavailable
+from task_service.observability import ACCESS_LOGGER
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +45,20 @@ async def test_a_service_without_its_database_is_healthy_and_not_ready(
     metrics = await anonymous.get("/metrics")
     assert metrics.status_code == 200
     assert "task_service_runs{state=" not in metrics.text
+
+
+async def test_a_monitor_that_gets_what_it_expects_leaves_no_line_at_info(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, ACCESS_LOGGER)
+    anonymous = service.caller()
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert (await anonymous.get(path)).status_code == 200
+    assert not [each for each in caplog.records if each.name == ACCESS_LOGGER]
+    monkeypatch.setattr(type(service.services.db), "read", mock.Mock(side_effect=StoreUnavailable))
+    expect(await anonymous.get("/readyz"), 503)
+    (line,) = (vars(each) for each in caplog.records if each.name == ACCESS_LOGGER)
+    assert (line["route"], line["status"], line["levelname"]) == ("/readyz", 503, "INFO")
 
 
 async def test_the_metrics_name_no_user(service: Service, user: Caller, user_key: Caller) -> None:

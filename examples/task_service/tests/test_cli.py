@@ -272,7 +272,10 @@ def test_a_used_port_is_one_line_of_output(tmp_path: Path) -> None:
         ({"PORTT": "8000"}, "TASK_SERVICE_PORTT: unknown setting"),
         ({"BASE_URL": "https://a.example/path"}, "TASK_SERVICE_BASE_URL"),
         ({"DATABASE_URL": "mysql://root@localhost/x"}, "TASK_SERVICE_DATABASE_URL"),
-        ({"DATABASE_URL": "postgresql://postgres@127.0.0.1:1/none"}, "cannot reach its data"),
+        (
+            {"DATABASE_URL": "postgresql://postgres@127.0.0.1:1/none"},
+            "cannot answer: connection failed",
+        ),
         ({"DATA_DIR": "/proc/nowhere"}, "cannot be created"),
     ],
 )
@@ -424,6 +427,17 @@ def test_the_doctor_prints_problems_and_what_to_do(tmp_path: Path) -> None:
     assert "chmod 700" in problems[0]
     assert "chmod 600" in problems[1]
     assert "file is not a database" in problems[2]
+
+
+def test_a_command_names_why_the_database_cannot_answer(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "task-service.sqlite3").write_bytes(b"this is no database" * 100)
+    done = run(data, "migrate")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1] == (
+        "Error: The database cannot answer: file is not a database. Run: task-service doctor"
+    )
 
 
 def test_the_doctor_names_every_setting_that_is_wrong(tmp_path: Path) -> None:

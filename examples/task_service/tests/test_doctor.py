@@ -288,6 +288,17 @@ async def test_secrets_of_another_deployment(tmp_path: Path, url: str) -> None:
     assert "lacks newer, which other processes use" in found["shared secrets"]
 
 
+async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    code, found = await examined(data)
+    assert code == 0
+    assert re.fullmatch(rf"ok \d+\.\d GiB are free for {data}", found["disk"])
+    monkeypatch.setattr(doctor_module, "MIN_FREE_BYTES", 2**62)
+    code, found = await examined(data)
+    assert code == 1
+    assert "do not restart processes that serve" in found["disk"]
+
+
 async def test_a_url_that_is_none(tmp_path: Path) -> None:
     code, found = await examined(tmp_path / "data", DATABASE_URL="postgres//geheim")
     assert code == 1

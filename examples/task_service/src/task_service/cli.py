@@ -23,7 +23,7 @@ import click
 from prometheus_client import CollectorRegistry
 from uvicorn.loops.auto import auto_loop_factory
 
-from msk_auth.errors import ConfigurationError, MskAuthError
+from msk_auth.errors import ConfigurationError, MskAuthError, StoreUnavailable
 
 from .accounts.audit import AuditQuery
 from .accounts.roles import ROLE_PERMISSIONS
@@ -32,7 +32,7 @@ from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
 from .db.paging import PageRequest
 from .deployment import forget_deployment_id, forget_secrets
-from .doctor import examine
+from .doctor import examine, reported
 from .memory import hide_memory, keep_what_exists, return_large_blocks
 from .observability import RunMetrics, configure_logging, serve_worker_metrics
 from .restore import AuditedChanges, list_actions, refuse_what_ended
@@ -56,6 +56,10 @@ class _Commands(click.Group):
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except StoreUnavailable as error:
+            raise click.ClickException(
+                f"The database cannot answer: {reported(error)}. Run: task-service doctor"
+            ) from None
         except MskAuthError as error:
             raise click.ClickException(str(error)) from None
 

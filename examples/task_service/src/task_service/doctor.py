@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from task_service.settings import Settings, load_settings
 from task_service.tasks.status import count_live_workers
 
 MAX_SKEW_SECONDS: Final = 5.0
+MIN_FREE_BYTES: Final = 1024**3
+"""Less free space than that is a problem: the alert of `deploy/prometheus-alerts.yml` has the same number."""
 CONNECTIONS_OF_A_PROCESS: Final = 11
 """How many connections to PostgreSQL a process takes at most: those of its pool, of the look-ups of keys, and of the queue."""
 
@@ -67,6 +70,7 @@ async def _collect(settings: Settings) -> list[Finding]:
     found = [
         Finding("settings", True, address),
         await _check("data folder", _data_folder(settings.data_dir)),
+        await _check("disk", _free_space(settings.data_dir)),
         await _check("secrets", _secrets(settings.data_dir)),
     ]
     return found + [finding async for finding in _examine_database(settings)]
@@ -92,6 +96,19 @@ async def _data_folder(folder: Path) -> str:
     if status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
         raise ConfigurationError(f"other users can write to {folder}; run: chmod 700 {folder}")
     return str(folder)
+
+
+async def _free_space(folder: Path) -> str:
+    # The folder that exists, or will hold the one that does not yet.
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    free = shutil.disk_usage(existing).free
+    state = f"{free / 1024**3:.1f} GiB are free for {folder}"
+    if free < MIN_FREE_BYTES:
+        raise ConfigurationError(
+            f"only {state}; make room, and do not restart processes that serve: they go on reading, and write again as soon"
+            " as there is space"
+        )
+    return state
 
 
 async def _secrets(folder: Path) -> str:
@@ -139,7 +156,7 @@ async def _answers(db: Database, shown: str) -> str:
             found = await connection.scalar(text(statement))
     except StoreUnavailable as error:
         raise ConfigurationError(
-            f"{shown} does not answer ({_reported(error)}); check that it runs, that this machine reaches it and that"
+            f"{shown} does not answer ({reported(error)}); check that it runs, that this machine reaches it and that"
             " TASK_SERVICE_DATABASE_URL is correct"
         ) from error
     if is_server and found:
@@ -150,9 +167,9 @@ async def _answers(db: Database, shown: str) -> str:
     return f"{shown} answers"
 
 
-def _reported(error: StoreUnavailable) -> str:
+def reported(error: StoreUnavailable) -> str:
     """What the driver reports, in one line. It names users, hosts and files, and no password."""
-    cause = error.__cause__
+    cause = error.__cause__ or error
     original = cause.orig if isinstance(cause, exc.DBAPIError) else cause
     return str(original).partition("\n")[0] or type(original).__name__
 

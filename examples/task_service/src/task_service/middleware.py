@@ -55,7 +55,8 @@ _CLIENT_CLOSED_REQUEST: Final = (
     499  # nginx's code for a client that disconnected before the response
 )
 # What a monitor asks every few seconds has no span.
-_UNTRACED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+# What monitors ask several times a minute.
+_MONITORED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class SecurityHeaders:
@@ -135,7 +136,7 @@ class RequestLog:
             traceparent=traceparent_of(scope["headers"]),
         )
         span = None
-        if self.tracing is not None and scope["path"] not in _UNTRACED:
+        if self.tracing is not None and scope["path"] not in _MONITORED:
             span = self.tracing.begin_request(record, known_method(scope["method"]))
         token = current_request.set(record)
         began = self.clock.monotonic()
@@ -186,7 +187,7 @@ class RequestLog:
             "user_id": None if principal is None else principal.owner.id,
             "key_id": None if principal is None else principal.key_id,
         }
-        log_request(fields)
+        log_request(fields, routine=scope["path"] in _MONITORED and status < HTTPStatus.BAD_REQUEST)
         if key_id is not None:
             self.key_activity.count(
                 key_id,

@@ -133,6 +133,7 @@ class Metrics:
     Attributes:
         audit_left_out: Counts audit entries that were logged and are not in the audit log.
         connections: The connections of this process's pool that are in use.
+        data_folder_free: The free space of the data folder's file system.
         refusals: Counts refused requests, by the code of the refusal.
         runs: Those of the runs that this process executes.
     """
@@ -181,6 +182,11 @@ class Metrics:
             "Connections of this process's pool that are in use.",
             registry=registry,
         )
+        self.data_folder_free = Gauge(
+            "task_service_data_folder_free_bytes",
+            "Free space of the file system that has the data folder.",
+            registry=registry,
+        )
         self.runs = RunMetrics(registry)
         add_process_metrics(registry)
 
@@ -218,13 +224,14 @@ def known_method(method: str) -> str:
     return method if method in _METHODS else "other"
 
 
-def log_request(fields: Mapping[str, str | float | None]) -> None:
+def log_request(fields: Mapping[str, str | float | None], *, routine: bool) -> None:
     """Write the line of a request.
 
     Args:
         fields: One for each of the line.
+        routine: Whether a monitor got the answer that it expects, several times a minute: such a line has the level DEBUG.
     """
-    _access_log.info("answered", extra=dict(fields))
+    _access_log.log(logging.DEBUG if routine else logging.INFO, "answered", extra=dict(fields))
 
 
 class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
@@ -239,7 +246,7 @@ class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
             {
                 **line,
                 "event": "answered",
-                "level": "info",
+                "level": record.levelname.lower(),
                 "logger": ACCESS_LOGGER,
                 "timestamp": at.replace("+00:00", "Z"),
             }

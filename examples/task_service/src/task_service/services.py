@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from datetime import timedelta
+from shutil import disk_usage
 from urllib.parse import urlsplit
 
 from argon2 import Parameters
@@ -79,6 +80,7 @@ class Services:
         self.metrics = Metrics()
         self.audit = Audit(db, clock, left_out=self.metrics.audit_left_out.inc)
         self.metrics.connections.set_function(db.connections_in_use)
+        self.metrics.data_folder_free.set_function(lambda: disk_usage(settings.data_dir).free)
 
         # Accounts: users, sessions, and the configuration that administrators change.
         accounts = Accounts(db, clock, self.audit, self._await_lease_expiry)
