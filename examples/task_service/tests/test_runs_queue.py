@@ -27,7 +27,6 @@ from examples.task_service.tests.runs_support import (
 )
 from examples.task_service.tests.waiting import eventually
 from procrastinate.exceptions import ConnectorException
-from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import func, insert, select, text
 
 from msk_auth import Principal, SystemClock
@@ -489,20 +488,3 @@ async def test_a_lost_connection_of_the_queue_is_logged_in_one_line(
         loop.set_exception_handler(before)
     assert passed_on == ["a mistake"]
     assert "the queue dropped a statement" in caplog.text
-
-
-async def test_the_queue_replaces_a_connection_that_the_server_has_closed_without_asking_it_each_time(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(_connection: object) -> None:
-        raise AssertionError("a round trip before each statement")
-
-    monkeypatch.setattr(AsyncConnectionPool, "check_connection", refuse)
-    own_pid = "SELECT pg_backend_pid() AS pid"
-    app = queue._app(parse_url(deployment.url))
-    async with app.open_async():
-        pid = (await app.connector.execute_query_one_async(own_pid))["pid"]
-        assert (await app.connector.execute_query_one_async(own_pid))["pid"] == pid
-        async with deployment.db.write() as connection:
-            await connection.execute(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
-        assert (await app.connector.execute_query_one_async(own_pid))["pid"] != pid

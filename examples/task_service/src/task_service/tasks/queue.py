@@ -17,15 +17,11 @@ from typing import Any, Final
 from procrastinate import App, JobContext, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Job, Status
-from psycopg import AsyncConnection as AsyncPsycopg
-from psycopg import OperationalError
-from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import URL, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import POSTGRES_CONNECT, parse_url
-from task_service.db.postgresql import is_stale
 
 from .notifications import wait_for_event
 from .status import STALLED_SECONDS
@@ -176,31 +172,11 @@ async def _delete_stalled_jobs(app: App) -> None:
             await manager.finish_job(job, Status.ABORTED, delete_job=True)
 
 
-async def _refuse_stale(connection: AsyncPsycopg[Any]) -> None:
-    if is_stale(connection):
-        # The pool then takes another one, and does not keep this one.
-        await connection.close()
-        raise OperationalError("the server has closed the connection")
-
-
-def _pool(**options: Any) -> AsyncConnectionPool[AsyncPsycopg[Any]]:
-    # Procrastinate's own check is a round trip before each statement.
-    options["check"] = _refuse_stale
-    return AsyncConnectionPool(**options)
-
-
-async def _autocommit(connection: AsyncPsycopg[Any]) -> None:
-    await connection.set_autocommit(True)
-
-
 def _app(url: URL) -> App:
     _, kwargs = url.get_dialect()().create_connect_args(url)
     return App(
         connector=PsycopgConnector(
             kwargs={**POSTGRES_CONNECT, **kwargs},
-            pool_factory=_pool,
-            # It sends one statement at a time; each would cost two round trips more for a transaction.
-            configure=_autocommit,
             min_size=1,
             max_size=_MAX_CONNECTIONS,
             timeout=POSTGRES_CONNECT["connect_timeout"],
