@@ -96,6 +96,7 @@ def test_an_administrator_may_all_that_a_user_may_and_more() -> None:
     assert ROLE_PERMISSIONS["user"] == {"tasks:read", "tasks:write", "tasks:run", "keys:manage"}
     assert ROLE_PERMISSIONS["admin"] - ROLE_PERMISSIONS["user"] == {
         "tasks:read_all",
+        "tasks:manage_all",
         "runs:cancel_all",
         "runs:prioritize",
         "admin:config",

@@ -25,6 +25,7 @@ TASK_MEMBERS = {
     "params",
     "timeout_seconds",
     "owner_id",
+    "owner_name",
     "created_at",
     "updated_at",
     "last_run",
@@ -100,7 +101,7 @@ async def test_a_deleted_task_is_gone(user: Caller) -> None:
 
 @pytest.mark.parametrize(
     "member",
-    ["id", "owner_id", "created_at", "last_run", "state", "__class__", "owner"],
+    ["id", "owner_name", "created_at", "last_run", "state", "__class__", "owner"],
 )
 async def test_no_member_can_be_set_that_is_not_for_the_client(
     user: Caller, admin: Caller, member: str
@@ -159,18 +160,90 @@ async def test_pages_of_tasks_and_runs_meet_each_item_once(user: Caller) -> None
         assert len(seen) == len(set(seen)) == count
 
 
-async def test_an_administrator_reads_all_tasks_and_changes_none(
+async def test_what_one_may_see_and_not_change_is_refused_with_the_reason(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    task = await user.new_task()
+    path = f"/api/tasks/{task['id']}"
+    run = expect(await user.post(f"{path}/run"), 202)
+    await user.wait_for_run(run["id"])
+    scopes = ["tasks:read", "tasks:read_all", "tasks:run", "tasks:write"]
+    reader = await service.key_for(admin, scopes=scopes)
+    assert expect(await reader.get(path), 200)["owner_name"] == "ulf"
+    expect(await reader.get(f"/api/runs/{run['id']}"), 200)
+    for response in (
+        await reader.patch(path, {"name": "mine"}),
+        await reader.delete(path),
+        await reader.post(f"{path}/run"),
+        await reader.post(f"/api/runs/{run['id']}/rerun"),
+        await reader.post(f"/api/runs/{run['id']}/cancel"),
+        await reader.post("/api/tasks", HELLO | {"owner_id": task["owner_id"]}),
+    ):
+        assert problem(response) == (403, "permission_denied")
+        assert 'scope="tasks:manage_all"' in challenge(response)
+        assert "another owner" in response.json()["detail"]
+    # What one may not see does not exist.
+    theirs = await admin.new_task()
+    assert problem(await user.get(f"/api/tasks/{theirs['id']}")) == (404, "task_not_found")
+    assert problem(await user.delete(f"/api/tasks/{theirs['id']}")) == (404, "task_not_found")
+    assert problem(await user.post(f"/api/tasks/{theirs['id']}/run")) == (404, "task_not_found")
+
+
+async def test_an_administrator_changes_runs_and_deletes_every_task(
     user: Caller, admin: Caller
 ) -> None:
     task = await user.new_task()
     path = f"/api/tasks/{task['id']}"
-    assert expect(await admin.get(path), 200) == task
-    assert problem(await admin.patch(path, {"name": "mine"})) == (404, "task_not_found")
-    assert problem(await admin.delete(path)) == (404, "task_not_found")
-    assert problem(await admin.post(f"{path}/run")) == (404, "task_not_found")
-    run = expect(await user.post(f"{path}/run"), 202)
-    expect(await admin.get(f"/api/runs/{run['id']}"), 200)
-    await user.wait_for_run(run["id"])
+    assert expect(await admin.patch(path, {"name": "ours"}), 200)["owner_name"] == "ulf"
+    again = {"Idempotency-Key": "once"}
+    run = expect(await admin.post(f"{path}/run", headers=again), 202)
+    assert expect(await admin.post(f"{path}/run", headers=again), 202)["id"] == run["id"]
+    # It is a run of the owner, requested by the administrator.
+    assert (await user.wait_for_run(run["id"]))["requested_by"]["username"] == "ada"
+    assert (await admin.delete(path)).status_code == 204
+    assert problem(await user.get(path)) == (404, "task_not_found")
+
+
+async def test_a_task_is_made_for_a_service_account_and_handed_over_with_its_runs(
+    user: Caller, admin: Caller
+) -> None:
+    account = expect(await admin.post("/api/admin/service-accounts", {"name": "nightly"}), 201)
+    task = expect(await admin.post("/api/tasks", HELLO | {"owner_id": account["id"]}), 201)
+    assert (task["owner_id"], task["owner_name"]) == (account["id"], "nightly")
+    path = f"/api/tasks/{task['id']}"
+    run = expect(await admin.post(f"{path}/run"), 202)
+    await admin.wait_for_run(run["id"])
+    assert problem(await user.get(f"/api/runs/{run['id']}")) == (404, "run_not_found")
+
+    me = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    assert expect(await admin.patch(path, {"owner_id": me}), 200)["owner_name"] == "ulf"
+    expect(await user.get(f"/api/runs/{run['id']}"), 200)
+    entry = expect(await admin.get(f"/api/admin/audit?target={task['id']}"), 200)["items"][0]
+    assert entry["details"] == {"fields": ["owner_id"], "owner_id": [account["id"], me]}
+    assert problem(await user.patch(path, {"owner_id": account["id"]})) == (
+        403,
+        "permission_denied",
+    )
+
+    for nobody in ("usr_0000000000000000", "x"):
+        assert wrong_fields(await admin.patch(path, {"owner_id": nobody})) == {"owner_id"}
+    expect(await admin.patch(f"/api/admin/users/{me}", {"disabled": True}), 200)
+    assert wrong_fields(await admin.post("/api/tasks", HELLO | {"owner_id": me})) == {"owner_id"}
+    assert problem(await admin.post(f"{path}/run")) == (409, "task_owner_disabled")
+
+
+async def test_a_query_parameter_that_is_not_known_is_refused(
+    service: Service, user: Caller
+) -> None:
+    response = await user.get("/api/tasks?stat=failed&limit=5")
+    assert wrong_fields(response) == {"stat"}
+    assert "Allowed: count, cursor, limit, owner" in response.text
+    task = await user.new_task()
+    assert wrong_fields(await user.delete(f"/api/tasks/{task['id']}?force=1")) == {"force"}
+    expect(await user.get(f"/api/tasks/{task['id']}"), 200)
+    # The guard comes first.
+    anyone = service.caller()
+    assert problem(await anyone.get("/api/tasks?stat=failed")) == (401, "credentials_missing")
 
 
 async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:
@@ -313,11 +386,11 @@ async def test_other_parameters_than_the_task_has_now_need_the_permission_to_wri
     expect(await writer.post(path), 202)
 
 
-async def test_only_the_owner_of_a_task_repeats_its_runs(user: Caller, admin: Caller) -> None:
+async def test_a_run_is_repeated_by_those_who_may_run_its_task(user: Caller, admin: Caller) -> None:
     task = await user.new_task()
     run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
     path = f"/api/runs/{run['id']}/rerun"
-    assert problem(await admin.post(path)) == (404, "task_not_found")
+    expect(await admin.post(path), 202)
     theirs = await admin.new_task()
     foreign = expect(await admin.post(f"/api/tasks/{theirs['id']}/run"), 202)
     response = await user.post(f"/api/runs/{foreign['id']}/rerun")

@@ -190,11 +190,3 @@ async def test_an_owner_may_cancel_the_runs_of_a_key_with_it(it: World) -> None:
     assert await to_be_stopped(worker) == {running.id}
     assert (await it.accounts.actions()).count("run.cancelled") == 2
     assert [(await acquire(worker)).run_id for _ in kept] == [run.id for run in kept]
-
-
-async def test_the_runs_of_another_owners_key_are_out_of_reach(it: World) -> None:
-    key = await it.key()
-    run = await it.queue(key)
-    bob = await it.accounts.user("bob")
-    assert list(await it.runs.cancel_of_key(principal(bob.id), key.record.id)) == []
-    assert (await acquire(it.worker())).run_id == run.id

@@ -145,6 +145,17 @@ class RunNotCancellable(Problem):
     default_detail = "This run has already finished, so it cannot be cancelled."
 
 
+class TaskOwnerDisabled(Problem):
+    """A run acts for the owner of its task, who is disabled."""
+
+    status = 409
+    code = "task_owner_disabled"
+    title = "The owner of the task is disabled"
+    default_detail = (
+        "The owner of this task is disabled, so it cannot be run. Hand it to another owner first."
+    )
+
+
 class RunQueueFull(Problem):
     """The user has reached the limit of queued runs; more are accepted once some have started."""
 

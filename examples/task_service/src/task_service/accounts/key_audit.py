@@ -26,7 +26,7 @@ from msk_auth.events import (
 )
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.tasks.next_run import KEY_LEAKED, of_key
+from task_service.tasks.next_run import KEY_LEAKED, REQUESTED_WITH
 from task_service.tasks.runs import cancel_runs
 
 from .audit import Audit
@@ -118,7 +118,7 @@ class KeyAudit:
 
 async def _leaked(change: Change, event: KeyLeaked, *, revoked: bool) -> None:
     # A stranger who found the key may have started them.
-    its_runs = of_key(event.record.owner_id, event.record.id)
+    its_runs = event.record.id == REQUESTED_WITH
     await cancel_runs(change.connection, its_runs, event.at, error=KEY_LEAKED)
     known = select(_AUDIT.details).where(
         _AUDIT.action == "key.leaked", _AUDIT.target == event.record.id

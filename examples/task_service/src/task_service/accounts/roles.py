@@ -25,6 +25,7 @@ ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         ADMIN: _USER
         | {
             "tasks:read_all",
+            "tasks:manage_all",
             "runs:cancel_all",
             "runs:prioritize",
             "admin:config",
@@ -42,6 +43,7 @@ KEY_PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
         "tasks:run": "Start and cancel runs of your tasks",
         "tasks:write": "Create, change and delete your tasks",
         "tasks:read_all": "See the tasks and runs of all users",
+        "tasks:manage_all": "Also change, run, delete and hand over the tasks of all users",
         "runs:cancel_all": "Cancel the runs of all users",
         "runs:prioritize": "Start urgent runs, which go before those of other users",
     }

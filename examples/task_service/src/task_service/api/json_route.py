@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, NoReturn
+from inspect import signature
+from typing import Annotated, Any, Final, NoReturn, get_args
 
 from fastapi import Depends, Query
+from fastapi.dependencies.models import Dependant
+from fastapi.params import Depends as DependsParam
 from fastapi.routing import APIRoute
 from pydantic import (
     AwareDatetime,
@@ -20,6 +23,7 @@ from pydantic import (
 from starlette.requests import Request
 from starlette.responses import Response
 
+from msk_auth.errors import FieldError, InputInvalid
 from task_service.db.paging import PageRequest
 
 MAX_SEARCH: Final = 100
@@ -89,7 +93,37 @@ WantedPage = Annotated[PageRequest, Depends(_page_request)]
 
 
 class JsonRoute(APIRoute):
-    """A route that reads strict JSON: see :class:`JsonRequest`."""
+    """A route that reads strict JSON (see :class:`JsonRequest`) and refuses query parameters that it does not know."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        *,
+        dependencies: Sequence[DependsParam] | None = None,
+        **options: Any,
+    ) -> None:
+        # The guards come first: FastAPI solves these before the parameters, and each once.
+        guards = [
+            each
+            for parameter in signature(endpoint).parameters.values()
+            for each in get_args(parameter.annotation)
+            if isinstance(each, DependsParam)
+        ]
+        super().__init__(
+            path,
+            endpoint,
+            dependencies=[*(dependencies or ()), *guards, Depends(self._refuse_unknown)],
+            **options,
+        )
+        self._known = sorted(_query_names(self.dependant))
+
+    def _refuse_unknown(self, request: Request) -> None:
+        unknown = [name for name in request.query_params if name not in self._known]
+        if unknown:
+            message = f"Unknown query parameter. Allowed: {', '.join(self._known) or 'none'}."
+            names = unknown[:_MAX_MEMBERS]
+            raise InputInvalid([FieldError(name[:_MAX_NAME], message) for name in names])
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that parses strictly."""
@@ -99,6 +133,11 @@ class JsonRoute(APIRoute):
             return await handle(JsonRequest(request.scope, request.receive))
 
         return handle_strictly
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    names = {field.alias for field in dependant.query_params}
+    return names.union(*(_query_names(each) for each in dependant.dependencies))
 
 
 class JsonRequest(Request):

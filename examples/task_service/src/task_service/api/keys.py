@@ -205,7 +205,7 @@ def keys_routers(
         record = await auth.authenticator.revoke_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Only now: what the key queues at this moment is not started any more. If this fails, the client repeats the request.
         if options.cancel_runs:
-            await runs.cancel_of_key(principal, record.id, owner_id=record.owner_id)
+            await runs.cancel_of_key(principal, record.id)
         response.headers["cache-control"] = "no-store"
         return key_schema(record, auth.authenticator.clock.now())
 

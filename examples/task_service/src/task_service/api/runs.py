@@ -22,6 +22,7 @@ from task_service.errors import (
     RunNotFound,
     RunQueueFull,
     TaskNotFound,
+    TaskOwnerDisabled,
 )
 from task_service.handlers import Progress
 from task_service.tasks.models import LogLine, RerunOptions, Run, RunDetails
@@ -69,7 +70,9 @@ def runs_router(
     @router.post(
         "/{runId}/rerun",
         status_code=202,
-        responses=problems(RunNotFound, TaskNotFound, IdempotencyConflict, RunQueueFull),
+        responses=problems(
+            RunNotFound, TaskNotFound, TaskOwnerDisabled, IdempotencyConflict, RunQueueFull
+        ),
     )
     async def rerun(
         principal: Annotated[Principal[User], starter],

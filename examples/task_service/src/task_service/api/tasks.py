@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from msk_auth import Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User, normalised_username
-from task_service.errors import IdempotencyConflict, RunQueueFull, TaskNotFound
+from task_service.errors import IdempotencyConflict, RunQueueFull, TaskNotFound, TaskOwnerDisabled
 from task_service.handlers import HandlerDescription, HandlerRegistry
 from task_service.tasks.models import (
     NewTask,
@@ -106,7 +106,7 @@ def tasks_router(
     @router.post(
         "/tasks/{taskId}/run",
         status_code=202,
-        responses=problems(TaskNotFound, IdempotencyConflict, RunQueueFull),
+        responses=problems(TaskNotFound, TaskOwnerDisabled, IdempotencyConflict, RunQueueFull),
     )
     async def run_task(
         principal: Annotated[Principal[User], starter],

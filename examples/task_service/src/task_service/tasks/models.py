@@ -13,6 +13,7 @@ MAX_TIMEOUT_SECONDS = 86_400
 """The longest timeout that a task can name; the administrator's `run_timeout_seconds` limits it further."""
 
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
+_OwnerId = Annotated[str, Field(max_length=32, pattern="^[0-9A-Za-z_]+$")]
 _Timeout = Annotated[int, Field(ge=1, le=MAX_TIMEOUT_SECONDS)]
 
 
@@ -120,6 +121,7 @@ class Task(_Output):
     params: dict[str, Any]
     timeout_seconds: int | None
     owner_id: str
+    owner_name: str
     created_at: datetime
     updated_at: datetime
     last_run: Run | None
@@ -235,7 +237,10 @@ class AcceptedWork:
 
 
 class NewTask(_Input):
-    """The body of `POST /api/tasks`. `params` are validated by the handler's own model."""
+    """The body of `POST /api/tasks`. `params` are validated by the handler's own model.
+
+    `owner_id` makes the task of another user or of a service account, which requires `tasks:manage_all`.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -249,20 +254,23 @@ class NewTask(_Input):
     handler: Annotated[str, Field(max_length=64)]
     params: dict[str, Any] = Field(default_factory=dict)
     timeout_seconds: _Timeout | None = None
+    owner_id: _OwnerId | None = None
 
 
 class TaskChanges(_Input):
     """The body of `PATCH /api/tasks/{taskId}`: only the members that are present are changed (RFC 7396).
 
-    A `timeout_seconds` of null removes the task's own timeout. A new `handler` needs new `params`.
+    A `timeout_seconds` of null removes the task's own timeout. A new `handler` needs new `params`. A new `owner_id` hands the
+    task over with its runs, which requires `tasks:manage_all`.
     """
 
     name: _Name | None = None
     handler: Annotated[str, Field(max_length=64)] | None = None
     params: dict[str, Any] | None = None
     timeout_seconds: _Timeout | None = None
+    owner_id: _OwnerId | None = None
 
-    @field_validator("handler", "params")
+    @field_validator("handler", "params", "owner_id")
     @classmethod
     def _not_null(cls, value: Any) -> Any:
         if value is None:

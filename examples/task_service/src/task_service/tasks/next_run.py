@@ -9,7 +9,7 @@ waits, however many runs they have. :func:`note_turns` numbers the turns: clocks
 
 A run acts for its owner later than its request, so the statement looks again at the owner and at the key that requested the
 run. Their rows are beside the run, so this needs no secret, which a worker does not have. Revoking a key leaves what it has
-started. A leak, or the request of its owner, ends that as well: :func:`of_key`.
+started. A leak, or the request of its owner, ends that as well: :data:`REQUESTED_WITH`.
 """
 
 from __future__ import annotations
@@ -70,25 +70,18 @@ async def lock_acquiring(connection: AsyncConnection) -> None:
         await connection.execute(_ONE_WORKER_AT_A_TIME)
 
 
-def of_key(owner_id: str, key_id: str) -> ColumnElement[bool]:
-    """That a key requested the run.
-
-    Args:
-        owner_id: The owner of the key and of its runs, by whom an index finds them.
-        key_id: The key.
-    """
-    return and_(runs.c.owner_id == owner_id, key_id == _KEY_ID)
+REQUESTED_WITH: Final = runs.c.requested_by[("credential", "key_id")].as_string()
+"""The key that requested a run; NULL without one."""
 
 
 def refused_with(row: Row[*tuple[Any, ...]]) -> ColumnElement[bool]:
     """The queued runs that are refused for the same reason as this row of :data:`NEXT_RUNS`."""
     queued = and_(runs.c.owner_id == row.owner_id, runs.c.state == RunState.QUEUED)
-    return queued if row.refusal == OWNER_DISABLED else and_(queued, row.key_id == _KEY_ID)
+    return queued if row.refusal == OWNER_DISABLED else and_(queued, row.key_id == REQUESTED_WITH)
 
 
 # How many owners may be passed over because their first run is just being cancelled.
 _PASSED_OVER: Final = 10
-_KEY_ID: Final = runs.c.requested_by[("credential", "key_id")].as_string()
 _QUEUED: Final = runs.alias("queued").c
 _RUNNING: Final = runs.alias("running").c
 _OWN_ORDER: Final = (_QUEUED.rank, _QUEUED.created_at, _QUEUED.id)
@@ -177,7 +170,7 @@ def _next_runs() -> Select[*tuple[Any, ...]]:
         .where(queue.c.place < _ROOM, queue.c.place < queue.c.allowed)
     )
     return (
-        select(runs, _KEY_ID.label("key_id"), _refusal().label("refusal"))
+        select(runs, REQUESTED_WITH.label("key_id"), _refusal().label("refusal"))
         .join_from(queue, runs, runs.c.id == queue.c.id)
         .where(runs.c.state == RunState.QUEUED.value)
         .order_by(_lane(runs.c.rank), queue.c.place, queue.c.turn, runs.c.created_at, runs.c.id)
@@ -195,13 +188,13 @@ def _refusal() -> ColumnElement[str | None]:
     """Why the run must not start; NULL if it may."""
     enabled = exists().where(users.c.id == runs.c.owner_id, users.c.disabled_at.is_(None))
     # A key without a row was removed from the table, which says as much.
-    valid = exists().where(api_keys.c.id == _KEY_ID, api_keys.c.revoked_at.is_(None))
+    valid = exists().where(api_keys.c.id == REQUESTED_WITH, api_keys.c.revoked_at.is_(None))
     expired = exists().where(
-        api_keys.c.id == _KEY_ID, api_keys.c.expires_at <= bindparam("now", type_=BigInteger)
+        api_keys.c.id == REQUESTED_WITH, api_keys.c.expires_at <= bindparam("now", type_=BigInteger)
     )
     return case(
         (~enabled, OWNER_DISABLED),
-        (_KEY_ID.is_(None), null()),
+        (REQUESTED_WITH.is_(None), null()),
         (~valid, KEY_REVOKED),
         (expired, KEY_EXPIRED),
         else_=null(),

@@ -24,12 +24,13 @@ from task_service.errors import (
     RunNotFound,
     RunQueueFull,
     TaskNotFound,
+    TaskOwnerDisabled,
 )
 from task_service.ids import is_id, new_id
 from task_service.request_record import current_request
 
 from .models import AcceptedWork, Run, RunDetails, RunPage, RunPriority, RunState
-from .next_run import OWNER_DISABLED, of_key
+from .next_run import OWNER_DISABLED, REQUESTED_WITH
 from .notifications import LocalEvents
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 READ_ALL = "tasks:read_all"
 """The permission to read other users' tasks and runs, and no more."""
+MANAGE_ALL = "tasks:manage_all"
+"""The permission to read, change, run, delete and hand over other users' tasks."""
 CANCEL_ALL = "runs:cancel_all"
 """The permission to cancel other users' runs."""
 WRITE = "tasks:write"
@@ -59,17 +62,26 @@ _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
     """That a row belongs to the principal, or that the principal may read all."""
-    return true() if READ_ALL in principal.permissions else owned_by(principal, owner)
+    reads_all = principal.permissions & {READ_ALL, MANAGE_ALL}
+    return true() if reads_all else owner == principal.owner.id
 
 
-def owned_by(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
-    """That a row belongs to the principal."""
-    return owner == principal.owner.id
+def check_may_manage(principal: Principal[Any], owner_id: str, *others: str) -> None:
+    """Refuse to act on what the principal may see.
 
+    Args:
+        principal: Who acts.
+        owner_id: The owner of the task or run.
+        others: Permissions that suffice as `tasks:manage_all` does.
 
-def cancellable_by(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
-    """That a run belongs to the principal, or that the principal may cancel all."""
-    return true() if CANCEL_ALL in principal.permissions else owned_by(principal, owner)
+    Raises:
+        PermissionDenied: It belongs to another owner, and the principal has none of these permissions.
+    """
+    sufficient = {MANAGE_ALL, *others}
+    if owner_id != principal.owner.id and not principal.permissions & sufficient:
+        raise PermissionDenied(
+            [MANAGE_ALL], f"This belongs to another owner. It needs the permission {MANAGE_ALL}."
+        )
 
 
 def as_run(row: Row[Any]) -> Run:
@@ -112,10 +124,10 @@ class Runs:
         work: AcceptedWork | None = None,
         rerun_of: str | None = None,
     ) -> Run:
-        """Queue a run of one of the principal's own tasks.
+        """Queue a run of a task. It is a run of the task's owner, whoever requests it.
 
         Args:
-            principal: The caller, who owns the task.
+            principal: The caller.
             task_id: The task.
             idempotency_key: A second request with the same key within 24 hours returns the first one's run
                 (draft-ietf-httpapi-idempotency-key-header).
@@ -125,9 +137,11 @@ class Runs:
 
         Raises:
             PermissionDenied: The priority is urgent, and the principal lacks `runs:prioritize`; or `work` differs from the
-                task, and the principal, who may choose its parameters so, lacks `tasks:write`.
-            CredentialRefused: The owner was disabled meanwhile.
-            TaskNotFound: The principal owns no such task.
+                task, and the principal, who may choose its parameters so, lacks `tasks:write`; or the task is another
+                owner's, and the principal lacks `tasks:manage_all`.
+            CredentialRefused: The principal's own account was disabled meanwhile.
+            TaskOwnerDisabled: The owner of the task is disabled.
+            TaskNotFound: There is no such task, or the principal may not see it.
             IdempotencyConflict: The key was used to run another task.
             RunQueueFull: 1000 runs of this user are queued already.
             InputInvalid: Field `Idempotency-Key`.
@@ -146,7 +160,9 @@ class Runs:
             connection = change.connection
             task = await _lock_task(connection, principal, task_id)
             if idempotency_key is not None:
-                earlier = await _earlier_run(connection, task, idempotency_key, change.now)
+                earlier = await _earlier_run(
+                    connection, principal.owner.id, task_id, idempotency_key, change.now
+                )
                 if earlier is not None:
                     return earlier
             its_own = AcceptedWork(task.handler, task.params)
@@ -156,8 +172,8 @@ class Runs:
             values = {
                 "id": new_id("run"),
                 "task_id": task_id,
-                "number": await _next_number(connection, principal, task_id),
-                "owner_id": principal.owner.id,
+                "number": await _next_number(connection, task),
+                "owner_id": task.owner_id,
                 "state": RunState.QUEUED,
                 "requested_by": _requested_by(principal, task.key_name),
                 "handler": work.handler,
@@ -259,18 +275,21 @@ class Runs:
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
         """Cancel a run: a queued one ends at once, a running one within about a second.
 
-        Its owner may, and a principal with `runs:cancel_all`. Cancelling a cancelled run changes nothing.
+        Its owner may, and a principal with `tasks:manage_all` or `runs:cancel_all`. Cancelling a cancelled run changes nothing.
 
         Returns:
             The run as it is now; a running one is still running.
 
         Raises:
-            RunNotFound: There is no such run, or the principal may not cancel it.
+            RunNotFound: There is no such run, or the principal may not see it.
+            PermissionDenied: The principal may see the run and not cancel it.
             RunNotCancellable: It has succeeded, failed or timed out.
         """
         if not is_id(run_id, "run"):
             raise RunNotFound
-        this = (runs.c.id == run_id, cancellable_by(principal, runs.c.owner_id))
+        cancels_all = CANCEL_ALL in principal.permissions
+        visible = true() if cancels_all else visible_to(principal, runs.c.owner_id)
+        this = (runs.c.id == run_id, visible)
         async with self._accounts.change(principal) as change:
             connection = change.connection
             # Locks the row (PostgreSQL), so that its state cannot change in between.
@@ -282,6 +301,7 @@ class Runs:
             before = result.one_or_none()
             if before is None:
                 raise RunNotFound
+            check_may_manage(principal, before.owner_id, CANCEL_ALL)
             if before.state in {RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT}:
                 raise RunNotCancellable
             reason = None if before.owner_id == principal.owner.id else _BY_ANOTHER
@@ -294,24 +314,22 @@ class Runs:
         self._events.run_changed(run_id)
         return run
 
-    async def cancel_of_key(
-        self, principal: Principal[Any], key_id: str, *, owner_id: str | None = None
-    ) -> Sequence[str]:
-        """Cancel the unfinished runs that a key of the principal, or of the owner it acts for, has requested.
+    async def cancel_of_key(self, principal: Principal[Any], key_id: str) -> Sequence[str]:
+        """Cancel the unfinished runs that a key has requested.
 
         Call it after revoking the key: what a request with the key queues at the same time is not started then.
 
         Args:
             principal: Who has revoked the key.
             key_id: The key.
-            owner_id: The owner of the key; None means the principal's.
 
         Returns:
             The ids of the runs.
         """
-        which = of_key(owner_id or principal.owner.id, key_id)
         async with self._accounts.change(principal) as change:
-            ids = await cancel_runs(change.connection, which, change.now, error=_WITH_ITS_KEY)
+            ids = await cancel_runs(
+                change.connection, key_id == REQUESTED_WITH, change.now, error=_WITH_ITS_KEY
+            )
             await change.record("run.cancelled", *ids)
         return ids
 
@@ -319,13 +337,12 @@ class Runs:
 async def _lock_task(
     connection: AsyncConnection, principal: Principal[Any], task_id: str
 ) -> Row[*tuple[Any, ...]]:
-    """Read the principal's own task and the name of its key, and lock its owner until the transaction ends.
+    """Read a task and the name of the principal's key, and lock the task's owner and the principal until the transaction ends.
 
-    So two requests with the same idempotency key do not make two runs, and either the owner is disabled before, or the
-    transaction that disables them finds the new run.
+    So two requests with the same idempotency key do not make two runs, and either an account is disabled before, or the
+    transaction that disables it finds the new run.
     """
-    owner_id = principal.owner.id
-    key = and_(api_keys.c.owner_id == owner_id, api_keys.c.id == principal.key_id)
+    key = and_(api_keys.c.owner_id == principal.owner.id, api_keys.c.id == principal.key_id)
     found = await connection.execute(
         select(
             tasks.c.id,
@@ -334,25 +351,36 @@ async def _lock_task(
             tasks.c.params,
             tasks.c.timeout_seconds,
             select(api_keys.c.name).where(key).scalar_subquery().label("key_name"),
+        ).where(
+            tasks.c.id == task_id,
+            tasks.c.deleted_at.is_(None),
+            visible_to(principal, tasks.c.owner_id),
         )
-        .outerjoin_from(users, tasks, and_(*_own_task(principal, task_id)))
-        .where(users.c.id == owner_id, users.c.disabled_at.is_(None))
-        .with_for_update(key_share=True, of=users)
     )
     task = found.one_or_none()
     if task is None:
-        raise CredentialRefused("owner_disabled")
-    if task.id is None:
         raise TaskNotFound
+    check_may_manage(principal, task.owner_id)
+    enabled = await connection.scalars(
+        select(users.c.id)
+        .where(users.c.id.in_({task.owner_id, principal.owner.id}), users.c.disabled_at.is_(None))
+        .order_by(users.c.id)
+        .with_for_update(key_share=True)
+    )
+    ids = set(enabled)
+    if principal.owner.id not in ids:
+        raise CredentialRefused("owner_disabled")
+    if task.owner_id not in ids:
+        raise TaskOwnerDisabled
     return task
 
 
-async def _next_number(connection: AsyncConnection, principal: Principal[Any], task_id: str) -> int:
-    """Number the run. The task's row is locked: one that is deleted meanwhile gets no more runs."""
+async def _next_number(connection: AsyncConnection, task: Row[*tuple[Any, ...]]) -> int:
+    """Number the run. The task's row is locked: one that is deleted or handed over meanwhile gets no more runs."""
     queued = (
         # No more are counted than may be queued.
         select(runs.c.id)
-        .where(owned_by(principal, runs.c.owner_id), runs.c.state == RunState.QUEUED)
+        .where(runs.c.owner_id == task.owner_id, runs.c.state == RunState.QUEUED)
         .limit(MAX_QUEUED_PER_USER)
         .subquery()
     )
@@ -360,7 +388,11 @@ async def _next_number(connection: AsyncConnection, principal: Principal[Any], t
     earlier = select(func.count()).where(runs.c.task_id == tasks.c.id).scalar_subquery()
     numbered = await connection.execute(
         update(tasks)
-        .where(*_own_task(principal, task_id))
+        .where(
+            tasks.c.id == task.id,
+            tasks.c.owner_id == task.owner_id,
+            tasks.c.deleted_at.is_(None),
+        )
         .values(last_run_number=func.coalesce(tasks.c.last_run_number, earlier) + 1)
         .returning(
             tasks.c.last_run_number,
@@ -376,26 +408,18 @@ async def _next_number(connection: AsyncConnection, principal: Principal[Any], t
     return number
 
 
-def _own_task(principal: Principal[Any], task_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (
-        tasks.c.id == task_id,
-        owned_by(principal, tasks.c.owner_id),
-        tasks.c.deleted_at.is_(None),
-    )
-
-
 async def _earlier_run(
-    connection: AsyncConnection, task: Row[*tuple[Any, ...]], key: str, now: datetime
+    connection: AsyncConnection, requester_id: str, task_id: str, key: str, now: datetime
 ) -> Run | None:
     """The run of an idempotency key. One that has expired is forgotten."""
-    this = (idempotency.c.owner_id == task.owner_id, idempotency.c.key == key)
+    this = (idempotency.c.owner_id == requester_id, idempotency.c.key == key)
     expired = idempotency.c.created_at <= now - IDEMPOTENCY_LIFETIME
     await connection.execute(delete(idempotency).where(*this, expired))
     found = await connection.execute(
         select(runs).join_from(idempotency, runs, runs.c.id == idempotency.c.run_id).where(*this)
     )
     row = found.one_or_none()
-    if row is not None and row.task_id != task.id:
+    if row is not None and row.task_id != task_id:
         raise IdempotencyConflict
     return None if row is None else as_run(row)
 
@@ -413,6 +437,19 @@ def _requested_by(principal: Principal[Any], key_name: str | None) -> dict[str, 
         # For the log lines of whichever process executes the run, not for clients.
         "request": None if record is None else {"id": record.id, "traceparent": record.traceparent},
     }
+
+
+async def give_runs(connection: AsyncConnection, task_ids: Sequence[str], owner_id: str) -> None:
+    """Let the runs of tasks that are handed over belong to their new owner. Those that wait act for the new owner.
+
+    Args:
+        connection: In the transaction that has changed the tasks.
+        task_ids: The tasks.
+        owner_id: Their new owner.
+    """
+    its_runs = runs.c.task_id.in_(task_ids)
+    await _lock_unfinished(connection, its_runs)
+    await connection.execute(update(runs).where(its_runs).values(owner_id=owner_id))
 
 
 async def cancel_runs_of(
@@ -452,14 +489,7 @@ async def cancel_runs(
     Returns:
         The ids of the runs.
     """
-    # Locked in the order of their ids, as `WorkerRuns.renew` does, so that the two cannot block each other.
-    unfinished = await connection.execute(
-        select(runs.c.id)
-        .where(which, runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)))
-        .order_by(runs.c.id)
-        .with_for_update()
-    )
-    ids = unfinished.scalars().all()
+    ids = await _lock_unfinished(connection, which)
     await connection.execute(
         update(runs)
         .where(runs.c.id.in_(ids), runs.c.state == RunState.QUEUED)
@@ -475,3 +505,16 @@ async def cancel_runs(
         .values(cancel_requested_at=now, error=error)
     )
     return ids
+
+
+async def _lock_unfinished(
+    connection: AsyncConnection, which: ColumnElement[bool]
+) -> Sequence[str]:
+    """Lock runs in the order of their ids, as `WorkerRuns.renew` does, so that the two cannot block each other."""
+    unfinished = await connection.scalars(
+        select(runs.c.id)
+        .where(which, runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)))
+        .order_by(runs.c.id)
+        .with_for_update()
+    )
+    return unfinished.all()

@@ -1,7 +1,7 @@
 """What an owner does with tasks, and the example task with which a new service begins.
 
-A task belongs to the user who created it. Other users get 404, except that `tasks:read_all` lets them read it. The routes
-check permissions; ownership is checked here.
+A task has an owner, a user or a service account. Others get 404, except that `tasks:read_all` lets them read it, and
+`tasks:manage_all` do everything with it. The routes check the other permissions; ownership is checked here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,15 @@ from .models import (
     TaskSort,
     TaskWithRuns,
 )
-from .runs import MAX_PAGE, RUN_COLUMNS, as_run, cancel_runs, owned_by, visible_to
+from .runs import (
+    MAX_PAGE,
+    RUN_COLUMNS,
+    as_run,
+    cancel_runs,
+    check_may_manage,
+    give_runs,
+    visible_to,
+)
 
 MAX_RECENT: Final = 20
 """How many of its newest runs a listed task includes at most."""
@@ -75,9 +83,13 @@ _ORDERS: Final = {
 }
 
 
-def _select_tasks(query: TaskQuery) -> Select[Any]:
-    """The statement that selects the tasks of a query."""
-    statement = select(tasks).where(tasks.c.deleted_at.is_(None))
+def _select_tasks(principal: Principal[Any], query: TaskQuery = ALL_TASKS) -> Select[Any]:
+    """The statement that selects the tasks of a query that the principal may see, with the names of their owners."""
+    statement = (
+        select(tasks, users.c.username.label("owner_name"))
+        .join_from(tasks, users)
+        .where(tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id))
+    )
     if query.search is not None:
         statement = statement.where(
             or_(contains_text(tasks.c.name, query.search), tasks.c.id == query.search)
@@ -85,13 +97,14 @@ def _select_tasks(query: TaskQuery) -> Select[Any]:
     if query.state is not None:
         statement = statement.where(of_newest_run("state") == query.state)
     if query.owner is not None:
-        owner = select(users.c.id).where(users.c.username == query.owner).scalar_subquery()
+        owner = select(_OWNERS.c.id).where(_OWNERS.c.username == query.owner).scalar_subquery()
         statement = statement.where(tasks.c.owner_id == owner)
     return statement
 
 
 # Built once, as the statement below: building an alias costs more than executing the statement.
 _NEWEST: Final = runs.alias("newest")
+_OWNERS: Final = users.alias("owners")
 
 
 def of_newest_run(column: str) -> ScalarSelect[Any]:
@@ -173,25 +186,34 @@ class Tasks:
         )
 
     async def create(self, principal: Principal[Any], new: NewTask) -> Task:
-        """Add a task that belongs to the principal.
+        """Add a task that belongs to the principal, or to the owner that it names.
 
         Raises:
-            InputInvalid: There is no such handler, or it does not accept or allow the parameters.
+            InputInvalid: There is no such handler, it does not accept or allow the parameters, or there is no such owner.
+            PermissionDenied: It names another owner, and the principal lacks `tasks:manage_all`.
         """
+        owner_id = principal.owner.id if new.owner_id is None else new.owner_id
+        check_may_manage(principal, owner_id)
         params = (await self.accept(new.handler, new.params)).params
         task_id = new_id("tsk")
         async with self._accounts.change(principal) as change:
             values = {
                 **dict(new),
                 "id": task_id,
-                "owner_id": principal.owner.id,
+                "owner_id": owner_id,
                 "params": params,
                 "created_at": change.now,
                 "updated_at": change.now,
             }
+            owner_name = await _lock_owner(change.connection, owner_id)
             await change.connection.execute(insert(tasks).values(values))
-            await change.record("task.created", task_id, name=new.name, handler=new.handler)
-        return Task.model_validate({**values, "last_run": None})
+            details: dict[str, Any] = {}
+            if owner_id != principal.owner.id:
+                details["owner_id"] = owner_id
+            await change.record(
+                "task.created", task_id, name=new.name, handler=new.handler, **details
+            )
+        return Task.model_validate({**values, "owner_name": owner_name, "last_run": None})
 
     async def list(
         self,
@@ -215,7 +237,7 @@ class Tasks:
         if not 0 <= recent <= MAX_RECENT:
             raise InputInvalid.of("recent_runs", f"Out of range. Allowed: 0 to {MAX_RECENT}.")
         paging = Paging(_ORDERS[query.sort], query, page, max_limit=MAX_PAGE)
-        wanted = _select_tasks(query).where(visible_to(principal, tasks.c.owner_id))
+        wanted = _select_tasks(principal, query)
         async with self._accounts.db.read() as connection:
             rows = (await connection.execute(paging.apply(wanted))).all()
             total = {"total": await count_rows(connection, wanted)} if page.count else {}
@@ -243,51 +265,54 @@ class Tasks:
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
         async with self._accounts.db.read() as connection:
-            result = await connection.execute(
-                select(tasks).where(
-                    tasks.c.id == task_id,
-                    tasks.c.deleted_at.is_(None),
-                    visible_to(principal, tasks.c.owner_id),
-                )
-            )
-            row = result.one_or_none()
-            if row is None:
-                raise TaskNotFound
-            return await self._with_last_run(connection, row)
+            return await self._read(connection, principal, task_id)
 
-    async def _with_last_run(self, connection: AsyncConnection, row: Row[Any]) -> Task:
-        newest = await latest_runs(connection, [row.id])
-        return as_task(row, newest.get(row.id, []))
+    async def _read(
+        self, connection: AsyncConnection, principal: Principal[Any], task_id: str
+    ) -> Task:
+        found = await connection.execute(_select_tasks(principal).where(tasks.c.id == task_id))
+        row = found.one_or_none()
+        if row is None:
+            raise TaskNotFound
+        newest = await latest_runs(connection, [task_id])
+        return as_task(row, newest.get(task_id, []))
 
     async def patch(self, principal: Principal[Any], task_id: str, changes: TaskChanges) -> Task:
-        """Change one of the principal's own tasks. Queued and running runs keep the parameters that they were requested with.
+        """Change a task, or hand it over. Queued and running runs keep the parameters that they were requested with.
 
         Raises:
-            TaskNotFound: The principal owns no such task.
-            InputInvalid: The handler does not accept or allow the parameters.
+            TaskNotFound: There is no such task, or the principal may not see it.
+            PermissionDenied: The task or the new owner is another, and the principal lacks `tasks:manage_all`.
+            InputInvalid: The handler does not accept or allow the parameters, or there is no such owner.
         """
         while True:
             before = await self.get(principal, task_id)
-            if before.owner_id != principal.owner.id:
-                raise TaskNotFound
+            check_may_manage(principal, before.owner_id)
+            new_owner = before.owner_id if changes.owner_id is None else changes.owner_id
+            check_may_manage(principal, new_owner)
             values = await self._changed(before, changes)
+            details: dict[str, Any] = {"fields": sorted(changes.model_fields_set)}
             async with self._accounts.change(principal) as change:
-                result = await change.connection.execute(
+                connection = change.connection
+                if new_owner != before.owner_id:
+                    await _lock_owner(connection, new_owner)
+                    details |= {"owner_id": [before.owner_id, new_owner]}
+                result = await connection.execute(
                     update(tasks)
                     .where(
                         tasks.c.id == task_id,
                         tasks.c.deleted_at.is_(None),
-                        # The parameters were validated for this handler.
+                        # The principal was admitted to this owner's, and the parameters were validated for this handler.
+                        tasks.c.owner_id == before.owner_id,
                         tasks.c.handler == before.handler,
                     )
                     .values(updated_at=change.now, **values)
-                    .returning(tasks)
                 )
-                row = result.one_or_none()
-                if row is not None:
-                    fields = sorted(changes.model_fields_set)
-                    await change.record("task.changed", task_id, fields=fields)
-                    return await self._with_last_run(change.connection, row)
+                if result.rowcount:
+                    if new_owner != before.owner_id:
+                        await give_runs(connection, [task_id], new_owner)
+                    await change.record("task.changed", task_id, **details)
+                    return await self._read(connection, principal, task_id)
             # It was changed or deleted meanwhile. Read it again.
 
     async def _changed(self, before: Task, changes: TaskChanges) -> dict[str, Any]:
@@ -305,27 +330,33 @@ class Tasks:
         return values
 
     async def delete(self, principal: Principal[Any], task_id: str) -> None:
-        """Delete one of the principal's own tasks and cancel its runs.
+        """Delete a task and cancel its runs.
 
         The runs stay readable by their ids until their retention ends.
 
         Raises:
-            TaskNotFound: The principal owns no such task.
+            TaskNotFound: There is no such task, or the principal may not see it.
+            PermissionDenied: It is another owner's, and the principal lacks `tasks:manage_all`.
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
         async with self._accounts.change(principal) as change:
-            result = await change.connection.execute(
-                update(tasks)
+            found = await change.connection.execute(
+                select(tasks.c.owner_id)
                 .where(
                     tasks.c.id == task_id,
                     tasks.c.deleted_at.is_(None),
-                    owned_by(principal, tasks.c.owner_id),
+                    visible_to(principal, tasks.c.owner_id),
                 )
-                .values(deleted_at=change.now)
+                .with_for_update()
             )
-            if result.rowcount == 0:
+            owner_id = found.scalar_one_or_none()
+            if owner_id is None:
                 raise TaskNotFound
+            check_may_manage(principal, owner_id)
+            await change.connection.execute(
+                update(tasks).where(tasks.c.id == task_id).values(deleted_at=change.now)
+            )
             await cancel_runs(change.connection, runs.c.task_id == task_id, change.now)
             await change.record("task.deleted", task_id)
 
@@ -346,6 +377,48 @@ class Tasks:
                 "The parameters contain an API key of this service, and other users may read tasks. Remove the key.",
             )
         return AcceptedWork(handler, params)
+
+
+async def _lock_owner(connection: AsyncConnection, owner_id: str) -> str:
+    """Lock an owner who gets a task, so that one who is disabled meanwhile gets none, and return the name."""
+    name: str | None = await connection.scalar(
+        select(users.c.username)
+        .where(users.c.id == owner_id, users.c.disabled_at.is_(None))
+        .with_for_update(key_share=True)
+    )
+    if name is None:
+        raise InputInvalid.of(
+            "owner_id", "There is no such user or service account, or it is disabled."
+        )
+    return name
+
+
+async def hand_over(
+    connection: AsyncConnection, from_owner_id: str, to_owner_id: str
+) -> Sequence[str]:
+    """Give all tasks of an owner to another one, with their runs.
+
+    Args:
+        connection: In a write transaction.
+        from_owner_id: Whose tasks.
+        to_owner_id: An enabled user or service account.
+
+    Returns:
+        The ids of the tasks.
+
+    Raises:
+        InputInvalid: Field `owner_id`: there is no such owner.
+    """
+    await _lock_owner(connection, to_owner_id)
+    given = await connection.scalars(
+        update(tasks)
+        .where(tasks.c.owner_id == from_owner_id, tasks.c.deleted_at.is_(None))
+        .values(owner_id=to_owner_id)
+        .returning(tasks.c.id)
+    )
+    ids = given.all()
+    await give_runs(connection, ids, to_owner_id)
+    return ids
 
 
 async def add_example_task(db: Database, clock: Clock, owner_id: str) -> None:

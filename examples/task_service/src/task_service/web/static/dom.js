@@ -165,4 +165,5 @@ document.addEventListener("keydown", (event) => {
 
 /** The user who is logged in, from the attributes of the page. */
 const { username, permissions = "" } = document.body.dataset;
-export const me = { username, may: (permission) => permissions.split(" ").includes(permission) };
+const may = (permission) => permissions.split(" ").includes(permission);
+export const me = { username, may, manages: (task) => task.owner_name === username || may("tasks:manage_all") };

@@ -33,6 +33,7 @@ function typed(value) {
 function drawTask() {
   document.title = `${task.name} · Task Service`;
   $("#name").textContent = task.name;
+  $("#actions").hidden = !me.manages(task);
   $("#actions").classList.remove("waiting");
   const { properties } = handlers.find(({ name }) => name === task.handler)?.params_schema ?? {};
   const params = Object.entries(task.params).filter(([, value]) => value !== null && typed(value));
@@ -119,7 +120,7 @@ function drawRun(run) {
     h("div", { class: "run-head" },
       [badge(run.state), numbered(run), took(run), run.exit_code !== null && `Exit ${run.exit_code}`, run.attempt > 1 && `Attempt ${run.attempt}`, by]
         .filter(Boolean).map((part) => quiet(part)),
-      me.may("tasks:run") && h("div", { class: "actions" }, isActive(run) ? button([icon("stop"), "Cancel"], "cancel", async () => {
+      me.may("tasks:run") && me.manages(task) && h("div", { class: "actions" }, isActive(run) ? button([icon("stop"), "Cancel"], "cancel", async () => {
         await api(`/runs/${run.id}/cancel`, { method: "POST" });
         say("Cancelling the run.");
         await runs.refresh();

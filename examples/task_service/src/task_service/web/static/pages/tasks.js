@@ -21,18 +21,19 @@ const COLUMNS = [
     summary(task) && h("code", { class: "sub clip" }, summary(task)),
     task.last_run?.error && h("span", { class: "sub clip fault", title: task.last_run.error }, task.last_run.error),
   ], "main"],
+  me.may("tasks:read_all") && ["Owner", ({ owner_name: owner }) => quiet(owner)],
   ["Handler", ({ handler }) => h("code", { class: "quiet" }, handler)],
   ["Last run", ({ id, last_run: run }) => (run
     ? h("a", { href: `/tasks/${id}?run=${run.id}`, "data-focus": `state:${id}` }, badge(run.state)) : quiet("Never"))],
   ["History", history],
   ["When", ({ last_run: run }) => run && quiet(when(run.created_at))],
   ["Duration", ({ last_run: run }) => run && quiet(took(run))],
-  ["Actions", (task) => me.may("tasks:run") && button([icon("play"), "Run"], `run:${task.id}`, async () => {
+  ["Actions", (task) => me.may("tasks:run") && me.manages(task) && button([icon("play"), "Run"], `run:${task.id}`, async () => {
     await startRun(task.id);
     say(`${task.name} was started.`);
     await tasks.refresh();
   }, { "aria-label": `Run ${task.name}` }), "row-actions"],
-];
+].filter(Boolean);
 
 const filter = $("#filter");
 const chosen = filtering(filter, () => tasks.begin());
