@@ -54,10 +54,11 @@ export class LiveList {
   #shown;
   #again;
 
-  /** `draw(items before)` shows `items`, `busy()` says that they will change soon, `rest` is how long they keep else,
+  /** `limit` is null where the service answers all at once, and `counts` says whether it can count.
+   *  `draw(items before)` shows `items`, `busy()` says that they will change soon, `rest` is how long they keep else,
    *  and `query()` says which ones are wanted. */
-  constructor(path, { limit = 50, draw, busy = () => false, rest = 5000, query = () => ({}) }) {
-    Object.assign(this, { path, limit, draw, busy, query });
+  constructor(path, { limit = 50, counts = true, draw, busy = () => false, rest = 5000, query = () => ({}) }) {
+    Object.assign(this, { path, limit, counts, draw, busy, query });
     this.#again = poll(() => this.refresh(), () => (this.busy() ? BUSY_MS : rest));
     $("#more").addEventListener("click", pressed(() => {
       this.#pages += 1;
@@ -71,10 +72,10 @@ export class LiveList {
     const turn = this.#turn;
     try {
       const items = [];
-      const query = { limit: this.limit, ...this.query() };
+      const query = { ...(this.limit && { limit: this.limit }), ...this.query() };
       let cursor, counted;
       for (let page = 0; page < this.#pages && cursor !== null; page += 1) {
-        const { items: more, next_cursor: next, ...rest } = await api(`${this.path}?${new URLSearchParams({ ...query, ...(cursor ? { cursor } : { count: true }) })}`);
+        const { items: more, next_cursor: next, ...rest } = await api(`${this.path}?${new URLSearchParams({ ...query, ...(cursor ? { cursor } : this.counts && { count: true }) })}`);
         items.push(...more);
         counted ??= rest;
         cursor = next;

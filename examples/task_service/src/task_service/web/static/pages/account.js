@@ -13,6 +13,8 @@ function device(agent) {
 }
 
 const sessions = new LiveList("/auth/sessions", {
+  limit: null,
+  counts: false,
   rest: 30_000,
   draw() {
     // Always there: a button that came later would move the list on a phone.

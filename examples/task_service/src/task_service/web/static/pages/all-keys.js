@@ -22,7 +22,7 @@ const chosen = filtering($("#filter"), () => {
   picked.clear();
   return keys.begin();
 });
-const keys = new LiveList("/admin/keys", { limit: 100, rest: 30_000, query, draw });
+const keys = new LiveList("/admin/keys", { limit: 100, counts: false, rest: 30_000, query, draw });
 
 // The ids of the keys that are ticked.
 const picked = new Set();

@@ -97,6 +97,7 @@ function drawRequests() {
 }
 
 const trail = new LiveList(`/keys${id}/audit`, {
+  counts: false,
   query: () => acting,
   rest: REST_MS,
   draw() {
