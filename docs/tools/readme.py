@@ -26,10 +26,10 @@ _PART: Final = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end -->)", re.
 
 # What the README shows of all that is measured: the file, its row, and how to say it.
 _FIGURES: Final = (
-    ("verification", "key, leased, awaited", "a key, found again under a lease"),
+    ("verification", "key, leased, awaited", "a key, verified a moment ago (cache on)"),
     ("verification", "key, read from memory", "a key, read from memory"),
     ("authoritative", "verification awaited", "a key, read from SQLite"),
-    ("verification", "HS256, leased", "a login token (HS256), found again under a lease"),
+    ("verification", "HS256, leased", "a login token (HS256), verified a moment ago (cache on)"),
     ("verification", "HS256, first sight", "a login token (HS256), at first sight"),
     ("verification", "malformed key", "garbage, refused"),
 )

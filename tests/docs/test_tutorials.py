@@ -24,9 +24,10 @@ from werkzeug.serving import make_server
 
 from msk_auth.cli import main
 
-from .tutorial import blocks, files, matches
+from .tutorial import Block, blocks, files, matches
 
 ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "tutorials" / "first-key.md"
 FRAMEWORKS = ["FastAPI", "Flask", "Litestar", "Starlette"]
 PORT = "8000"
@@ -94,6 +95,30 @@ def run(command: str, folder: Path, variables: dict[str, str]) -> str:
     return result.stdout
 
 
+def follow(commands: list[Block], framework: str, folder: Path) -> tuple[int, dict[str, str]]:
+    """Serve the application in this folder and type these commands. How many answers were as shown, and what was copied."""
+    server: Callable[[ModuleType], Any] = (
+        served_by_werkzeug if framework == "Flask" else served_by_uvicorn
+    )
+    variables: dict[str, str] = {}
+    answer: dict[str, str] = {}
+    compared = 0
+    with server(importlib.import_module("app")) as port:
+        for block in commands:
+            for name, beginning in re.findall(r"^export (\w+)=(.*)…$", block.text, re.MULTILINE):
+                variables[name] = answer[COPIED[name]]
+                assert variables[name].startswith(beginning)
+            if block.text.startswith("export"):
+                continue
+            printed = run(block.text.replace(PORT, port), folder, variables)
+            assert block.shown is not None
+            assert matches(block.shown, printed), f"{block.text}\n{printed}"
+            compared += 1
+            content = json.loads(printed)
+            answer = content if isinstance(content, dict) else answer
+    return compared, variables
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_reader_who_types_it_gets_what_the_page_shows(
     framework: str,
@@ -109,27 +134,9 @@ def test_a_reader_who_types_it_gets_what_the_page_shows(
     assert "pip install" in install.text
     assert serve.text.strip() == SERVE[framework]
 
-    server: Callable[[ModuleType], Any] = (
-        served_by_werkzeug if framework == "Flask" else served_by_uvicorn
-    )
-    variables: dict[str, str] = {}
-    answer: dict[str, str] = {}
-    compared = 0
-    with server(importlib.import_module("app")) as port:
-        for block in rest:
-            for name, beginning in re.findall(r"^export (\w+)=(.*)…$", block.text, re.MULTILINE):
-                variables[name] = answer[COPIED[name]]
-                assert variables[name].startswith(beginning)
-            if block.text.startswith("export"):
-                continue
-            printed = run(block.text.replace(PORT, port), reader, variables)
-            assert block.shown is not None
-            assert matches(block.shown, printed), f"{block.text}\n{printed}"
-            compared += 1
-            content = json.loads(printed)
-            answer = content if isinstance(content, dict) else answer
+    answered, variables = follow(rest, framework, reader)
     # A login, a list, a key, its use, two refusals, a fresh login, and the revocation.
-    assert compared == 8
+    assert answered == 8
     assert variables["KEY"] not in caplog.text
     for name in ("signing.secret", "pepper.secret"):
         assert (reader / name).stat().st_mode & 0o777 == 0o600
@@ -137,6 +144,18 @@ def test_a_reader_who_types_it_gets_what_the_page_shows(
     command, *arguments = shlex.split(routes.text)
     assert (command, main(arguments)) == ("msk-auth", 0), capsys.readouterr().err
     assert "interactive" in capsys.readouterr().out
+
+
+def test_a_reader_of_the_readme_gets_a_key_and_revokes_it(reader: Path) -> None:
+    for name, text in files(README, "FastAPI"):
+        (reader / name).write_text(text, "utf-8")
+    folder, install, serve, *rest = [block for block in blocks(README) if block.language == "bash"]
+    assert "mkdir" in folder.text
+    assert install.text.strip() == 'pip install "../msk_auth[fastapi]" uvicorn'
+    assert serve.text.strip() == SERVE["FastAPI"]
+    # A login, a key, its use, the revocation, the refusal.
+    answered, _ = follow(rest, "FastAPI", reader)
+    assert answered == 5
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
