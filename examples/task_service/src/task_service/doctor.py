@@ -179,6 +179,14 @@ async def _pooling(db: Database, _: Settings) -> str:
     return "each connection has a session of its own"
 
 
+async def _primary(db: Database, _: Settings) -> str:
+    # Imported here, because the driver takes 10 MB that a service on SQLite does not need.
+    from task_service.db.primaries import refuse_two_primaries
+
+    await refuse_two_primaries(db)
+    return "one server is writable"
+
+
 async def _durability(db: Database, _: Settings) -> str:
     if await _scalar(db, "SHOW fsync") == "off":
         raise ConfigurationError(
@@ -263,6 +271,7 @@ async def _scalar(db: Database, statement: str) -> Any:
 _DatabaseCheck = Callable[[Database, Settings], Awaitable[str]]
 
 _OF_A_SERVER: Final[tuple[tuple[str, _DatabaseCheck], ...]] = (
+    ("primary", _primary),
     ("pooling", _pooling),
     ("durability", _durability),
     ("connections", _connections),

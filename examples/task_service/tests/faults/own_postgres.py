@@ -31,7 +31,7 @@ class OwnPostgres:
     def __init__(
         self, binaries: Path, folder: Path, as_user: dict[str, object], settings: dict[str, str]
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self.binaries = binaries
         self.as_user = as_user
         self.port = free_port()
@@ -48,9 +48,9 @@ class OwnPostgres:
         return self.url.set(drivername="postgresql").render_as_string(hide_password=False)
 
     def start(self) -> None:
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, **self.as_user)
-        until(lambda: _answers(self.url), f"PostgreSQL starts, see {self._folder}/log")
+        until(lambda: _answers(self.url), f"PostgreSQL starts, see {self.folder}/log")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         """SIGINT ends the sessions and stops; SIGQUIT is as a crash."""
@@ -59,7 +59,7 @@ class OwnPostgres:
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
-            log = (self._folder / "log").read_text("utf-8", "replace")
+            log = (self.folder / "log").read_text("utf-8", "replace")
             pytest.fail(f"PostgreSQL does not stop:\n{log[-3000:]}")
 
     def stop_at_once(self) -> None:
@@ -68,7 +68,7 @@ class OwnPostgres:
         assert self._process is not None
         self._process.wait(60)
         # Else it takes the file for that of a server that runs.
-        (self._folder / "data" / "postmaster.pid").unlink()
+        (self.folder / "data" / "postmaster.pid").unlink()
 
     def freeze(self) -> None:
         """Stop every one of its processes where it is: connections stay, and no answer comes."""

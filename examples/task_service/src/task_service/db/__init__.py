@@ -6,7 +6,7 @@ uses the same pool, and the queue of `task_service.tasks.queue` have other ways 
 
 - `schema`: every table
 - `engine`: opens the database; `postgresql` has its connections to PostgreSQL
-- `pooling`: refuses a pooler that shares sessions between connections
+- `pooling`: refuses a pooler that shares sessions between connections; `primaries`: refuses two writable servers
 - `migrate`: brings the schema to this version; `migrate_postgresql` does so while other processes write
 - `copy`: copies a database into another
 """

@@ -56,7 +56,7 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
 
     Raises:
         ConfigurationError: A newer version of the service, a much older one, or another application created its tables; or
-            a pooler shares the sessions of its connections.
+            a pooler shares the sessions of its connections; or two servers of the URL are writable copies of one database.
         StoreUnavailable: The database cannot answer.
     """
     extended = db.with_timeout(_TIMEOUT_SECONDS)
@@ -64,8 +64,10 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
         if db.engine.dialect.name == "postgresql":
             # Imported here, because a service on SQLite does not need the queue's package.
             from .migrate_postgresql import migrate_postgresql
+            from .primaries import refuse_two_primaries
 
             # Every process comes by here before it does anything else with its database.
+            await refuse_two_primaries(db)
             await refuse_shared_sessions(db)
             return await migrate_postgresql(extended, _upgrade, finish=finish)
         async with extended.write() as connection:
