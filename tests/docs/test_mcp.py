@@ -25,7 +25,7 @@ METADATA = b"/.well-known/oauth-protected-resource/mcp"
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.filterwarnings("default::DeprecationWarning", "ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("default"),
 ]
 
 

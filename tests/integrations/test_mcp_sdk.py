@@ -31,8 +31,8 @@ from msk_auth.integrations.mcp import McpAuth
 
 pytestmark = [
     pytest.mark.anyio,
-    # Of the SDKs and what they use.
-    pytest.mark.filterwarnings("default::DeprecationWarning", "ignore::ResourceWarning"),
+    # Old and new SDKs warn of one another and of what they use.
+    pytest.mark.filterwarnings("default"),
 ]
 
 ALICE = local_principal(PEOPLE["alice"], at=START, interactive=True)
