@@ -279,6 +279,7 @@ def _make_keys(world: World) -> None:
     make("key", alice)
     make("key_read", alice, scopes=["tasks:read"])
     make("key_nothing", alice, scopes=[])
+    make("key_bound", alice, resources=["task:42"])
     # No client of a test has such an address (RFC 3849).
     make("key_elsewhere", alice, networks=["2001:db8:77::/48"])
     make("key_expired", alice, lifetime=timedelta(days=1))

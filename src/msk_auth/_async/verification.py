@@ -196,6 +196,7 @@ class AsyncVerifier:
             expires_at=record.expires_at,
             scopes=record.scopes,
             networks=record.networks,
+            resources=record.resources,
         )
 
     async def find_presented(self, credential: str) -> ApiKey:

@@ -171,6 +171,7 @@ class Verifier:
             expires_at=record.expires_at,
             scopes=record.scopes,
             networks=record.networks,
+            resources=record.resources,
         )
 
     def find_presented(self, credential: str) -> ApiKey:

@@ -19,6 +19,7 @@ MAX_NAME_LENGTH: Final = 100
 MAX_DESCRIPTION_LENGTH: Final = 500
 MAX_LABELS: Final = 20
 MAX_SCOPES: Final = 100
+MAX_RESOURCES: Final = 100
 MAX_OWNER_ID_LENGTH: Final = 255
 """The longest id of an owner that stores keep."""
 
@@ -28,21 +29,28 @@ LABEL_FORM: Final = (
     "A label has 1 to 50 lower-case letters, digits and . _ : / - and begins with a letter or a digit,"
     " such as env:prod."
 )
+# No wildcard and no space: a resource is compared with one that a route names.
+RESOURCE: Final = "[a-z][0-9a-z_-]{0,31}:[0-9A-Za-z._~:@+=/-]{1,96}"
+RESOURCE_FORM: Final = "A resource is a kind and an id, such as task:42. The kind has up to 32 characters and the id up to 96."
 # Invisible, although Unicode classes them as letters and symbols: fillers, joiners, a blank.
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _KEY_ID_LENGTH: Final = 64
 
 
-class KeyDetails(TypedDict, total=False):
-    """What an owner may say about a new key beside its name, as `create_key` describes it. What is left out is empty."""
-
+class _Edited(TypedDict, total=False):
     description: str | None
     labels: Iterable[str]
     networks: Iterable[str] | None
 
 
-class KeyEdit(KeyDetails, total=False):
-    """The new values in an edit of a key: those of :class:`KeyDetails`, and the name. What is left out stays."""
+class KeyDetails(_Edited, total=False):
+    """What an owner may say about a new key beside its name, as `create_key` describes it. What is left out is empty."""
+
+    resources: Iterable[str] | None
+
+
+class KeyEdit(_Edited, total=False):
+    """The new values in an edit of a key. What is left out stays."""
 
     name: str
 
@@ -134,6 +142,11 @@ def is_label(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch(LABEL, text) is not None
 
 
+def is_resource(text: object) -> bool:
+    """True if a key can be bound to this resource."""
+    return isinstance(text, str) and re.fullmatch(RESOURCE, text) is not None
+
+
 def _clean_text(name: str, text: str, longest: int, wrong: list[FieldError]) -> str:
     import unicodedata  # a shared library of its own, and few programs make keys
 
@@ -205,6 +218,19 @@ def _clean_networks(
     except (ValueError, TypeError) as error:
         wrong.append(FieldError("networks", str(error)))
         return None
+
+
+def _clean_resources(
+    resources: Iterable[str] | None, wrong: list[FieldError]
+) -> frozenset[str] | None:
+    clean = None if resources is None else _several("resources", resources, wrong)
+    if clean is None:
+        return None
+    if len(clean) > MAX_RESOURCES:
+        wrong.append(FieldError("resources", f"Choose at most {MAX_RESOURCES} resources."))
+    elif not all(map(is_resource, clean)):
+        wrong.append(FieldError("resources", RESOURCE_FORM))
+    return clean
 
 
 KEY_FIELDS: Final = (
@@ -286,6 +312,22 @@ KEY_FIELDS: Final = (
         ),
     ),
     KeyField(name="announced_days", kind=FieldKind.NUMBER, empty=None, is_shown=False),
+    KeyField(
+        name="resources",
+        kind=FieldKind.TEXTS,
+        empty=None,
+        about="What the key reaches; null means everything of its owner.",
+        input=FieldInput(
+            clean=_clean_resources,
+            null_means="everything of yours",
+            schema={
+                "items": {"type": "string", "pattern": f"^{RESOURCE}$", "examples": ["task:42"]},
+                "maxItems": MAX_RESOURCES,
+                "description": "Absent or null: everything of yours, now and later.",
+            },
+            is_editable=False,
+        ),
+    ),
 )
 """Every field, in the order of the attributes of `ApiKey` and of the columns."""
 

@@ -49,6 +49,7 @@ from .events import (
 )
 from .fields import (
     EDITABLE,
+    INPUTS,
     LABEL_FORM,
     MAX_OWNER_ID_LENGTH,
     KeyDetails,
@@ -210,7 +211,7 @@ def check_overlap(overlap: timedelta) -> None:
 def successor_of(
     rules: Rules, record: ApiKey, authority: Authority, limits: KeyLimits, now: datetime
 ) -> CreatedKey:
-    """A key with the same owner, scopes and length of life, and all that people edit. It is not stored yet.
+    """A key with the same owner, scopes and length of life, and all else that people set. It is not stored yet.
 
     Raises:
         KeyNotActive: The record is revoked, expired or rotated.
@@ -223,7 +224,7 @@ def successor_of(
         scopes = _scopes_of_successor(record, authority)
     made_at = _made_at(authority.owner, now)
     ends_at = _end_of_successor(record, limits, made_at)
-    fields = {name: getattr(record, name) for name in EDITABLE}
+    fields = {name: getattr(record, name) for name in INPUTS}
     return _make_key(rules, fields | {"scopes": scopes}, record.owner_id, made_at, ends_at)
 
 

@@ -55,6 +55,8 @@ class ApiKey:
         networks: Where it works from, each in CIDR notation, such as `203.0.113.0/24`; None means everywhere.
         announced_days: How many days before its end :class:`~msk_auth.KeyExpiry` announced it last: 30, 7 or 1; None means not
             yet. A key that is made to last no longer than one of these begins with that.
+        resources: What it reaches of the owner's, each as a kind and an id, such as `task:42`; None means everything, empty
+            means nothing. It is set when the key is made, and stays.
     """
 
     id: str
@@ -72,6 +74,7 @@ class ApiKey:
     labels: frozenset[str] = frozenset()
     networks: frozenset[str] | None = None
     announced_days: int | None = None
+    resources: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if self.scopes is not None:
@@ -285,6 +288,7 @@ class Principal(Generic[UserT]):
         resumed: Whether it acts by a reference, after the request that presented the credential. It is never interactive.
         networks: Where the key works from; None for a login, and for a key that works from everywhere.
         address: Where a key with networks was presented from; None for others.
+        resources: What the key reaches; None for a login, and for a key that reaches everything of its owner.
     """
 
     owner: Owner[UserT]
@@ -299,6 +303,7 @@ class Principal(Generic[UserT]):
     resumed: bool = False
     networks: frozenset[str] | None = None
     address: str | None = None
+    resources: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         frozen = freeze_permissions(self.permissions, "permissions")
@@ -308,6 +313,15 @@ class Principal(Generic[UserT]):
     def user(self) -> UserT:
         """The application's own user object."""
         return self.owner.user
+
+    def reaches(self, resource: str) -> bool:
+        """Whether the credential reaches a resource, such as `task:42`. Who owns it is for the application to check.
+
+        A list shows what a key reaches::
+
+            tasks = [task for task in await tasks_of(principal.owner.id) if principal.reaches(f"task:{task.id}")]
+        """
+        return self.resources is None or resource in self.resources
 
     @property
     def is_interactive(self) -> bool:

@@ -160,6 +160,8 @@ def _granted(record: ApiKey) -> dict[str, Any]:
     granted = {"scopes": None if record.scopes is None else sorted(record.scopes)}
     if record.networks is not None:
         granted["networks"] = sorted(record.networks)
+    if record.resources is not None:
+        granted["resources"] = sorted(record.resources)
     return granted
 
 

@@ -44,6 +44,7 @@ class KeySchema(BaseModel):
     description: str | None
     labels: list[str]
     networks: list[str] | None
+    resources: list[str] | None
     mask: str
     owner_id: str
     scopes: list[str] | None
@@ -220,6 +221,7 @@ def key_schema(record: ApiKey, at: datetime) -> KeySchema:
         description=record.description,
         labels=sorted(record.labels),
         networks=None if record.networks is None else sorted(record.networks),
+        resources=None if record.resources is None else sorted(record.resources),
         mask=_FORMAT.mask(record.id),
         owner_id=record.owner_id,
         scopes=None if record.scopes is None else sorted(record.scopes),

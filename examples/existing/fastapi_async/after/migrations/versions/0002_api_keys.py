@@ -66,6 +66,7 @@ def upgrade() -> None:
         sa.Column("labels", sa.Text(), nullable=True),
         sa.Column("networks", sa.Text(), nullable=True),
         sa.Column("announced_days", sa.Integer(), nullable=True),
+        sa.Column("resources", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_msk_auth_api_keys")),
         mariadb_charset="utf8mb4",
         mariadb_engine="InnoDB",
