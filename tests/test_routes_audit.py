@@ -112,6 +112,7 @@ SHARED = {
     "GET /beside": "permissions: tasks:read",
     "GET /tasks": "permissions: tasks:read",
     "POST /tasks/run": "permissions: tasks:run",
+    "GET /about/{}": "permissions: tasks:read; resource: task:{task_id}",
     "GET /both": "permissions: tasks:read, tasks:run",
     "GET /admin/config": "interactive; permissions: admin:config",
     "PATCH /admin/config": "interactive; permissions: admin:config",

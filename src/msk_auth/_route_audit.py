@@ -210,6 +210,9 @@ class AuditedRoute:
         if self.permissions:
             listed = f"permissions: {', '.join(self.permissions)}"
             words = [listed] if self.access is Access.PERMISSIONS else [*words, listed]
+        words += [f"resource: {p.resource}" for p in self.policies or () if p.resource is not None]
+        if any(p.any_resource for p in self.policies or ()):
+            words.append("any resource")
         if self.max_age_seconds is not None:
             words.append(f"login at most {self.max_age_seconds:g} s old")
         return "; ".join(words)

@@ -43,6 +43,7 @@ from msk_auth.users import AnyUsers, users_in
 
 NO_LIMITS: Final = KeyLimits()
 _ANY_TIME: Final = datetime.min.replace(tzinfo=UTC)
+_NO_PATH: Final[Mapping[str, object]] = {}
 
 FLUSH_SECONDS: Final = 60.0
 """How often collected times of last use are written."""
@@ -136,11 +137,13 @@ class BaseAuthenticator(Generic[UserT]):
             else self._cache.find
         )
 
-    def authorize(self, principal: Principal[UserT], policy: Policy) -> None:
+    def authorize(
+        self, principal: Principal[UserT], policy: Policy, path: Mapping[str, object] = _NO_PATH
+    ) -> None:
         """Let the principal pass, or raise what :meth:`Policy.check` raises."""
         # Only the age of a login depends on the time, and most policies do not limit it.
         now = _ANY_TIME if policy.max_age is None else self.clock.now()
-        policy.check(principal, now)
+        policy.check(principal, now, path)
 
     def reference(
         self,

@@ -11,6 +11,7 @@ second column below is the guard of each route; the responses are JSON.
     GET  /beside          authenticated, and tasks:read, as two guards
     GET  /tasks           tasks:read
     POST /tasks/run       tasks:run
+    GET  /about/TASK_ID   tasks:read, of the resource task:TASK_ID
     GET  /both            tasks:read and tasks:run, as two guards
     *    /admin/config    interactive, admin:config (GET and PATCH)
     POST /fresh           interactive, logged in within the last MAX_AGE
@@ -24,7 +25,7 @@ second column below is the guard of each route; the responses are JSON.
     GET  /api/own-keys    any credential; the application's own
          /api/admin/keys  the key routes for administrators, with admin_keys(authenticator)
 
-`/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/both`, `/fresh`, `/key`, `/hook` and `GET /api/own-keys` respond with
+`/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/about`, `/both`, `/fresh`, `/key`, `/hook` and `GET /api/own-keys` respond with
 `describe(principal)`, the others with any object, all with status 200.
 
 Made by an adapter with `header="X-API-Key"`, the application answers `KEY_HEADER_CASES` as well, and all of `CASES` but "credentials

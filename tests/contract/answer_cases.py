@@ -70,6 +70,30 @@ def answer_cases() -> Iterator[Case]:
         scope("tasks:read"),
         bearer("key_nothing"),
     )
+    for credential in ("jwt", "key", "key_bound", "key_read"):
+        request = "GET /about/42"
+        yield Case(f"{credential} on {request}", request, 200, headers=bearer(credential))
+    yield Case("a bound key on what is any key's", "GET /whoami", 200, headers=bearer("key_bound"))
+    # Another resource, one that looks like it, and operations that name none.
+    for request in (
+        "GET /about/43",
+        "GET /about/420",
+        "GET /about/%2A",
+        "GET /about/task:42",
+        "GET /tasks",
+        "POST /tasks/run",
+        "GET /me",
+        "GET /key",
+        "GET /both",
+    ):
+        yield Case(
+            f"a key bound to task:42 on {request}",
+            request,
+            403,
+            "permission_denied",
+            BARE,
+            bearer("key_bound"),
+        )
     for request in ("GET /admin/config", "PATCH /admin/config", "POST /fresh"):
         for credential in ("key", "key_admin", "key_nothing"):
             yield Case(

@@ -173,13 +173,25 @@ def _edits() -> Iterator[Case]:
         *(({"networks": networks}, ("networks",)) for networks in each_networks),
         ({"description": 1, "labels": 1, "networks": 1}, ("description", "labels", "networks")),
     ]
+    each_resources: list[Any] = ["task:42", 1, {}, [1], ["task"], ["task:*"], ["task:4 2"]]
+    each_resources.append([f"task:{number}" for number in range(101)])
+    for resources in each_resources:
+        yield _refused("POST /api/keys", {"name": "a", "resources": resources}, "resources")
     for given, fields in wrong:
         yield _refused(target, given, *fields)
         yield _refused("POST /api/keys", {"name": "a", **given}, *fields)
     names: list[Any] = [None, 1, "", "a" * 101]
     for name in names:
         yield _refused(target, {"name": name}, "name")
-    for member in ("scopes", "expires_at", "expires_in_days", "owner_id", "revoked_at", "digest"):
+    for member in (
+        "scopes",
+        "resources",
+        "expires_at",
+        "expires_in_days",
+        "owner_id",
+        "revoked_at",
+        "digest",
+    ):
         yield _refused(target, {"name": "a", member: None}, member)
     for body in ("", "{}", "[]", '{"name": "a", "name": "b"}'):
         yield _refused(target, body, "")

@@ -81,6 +81,14 @@ def fastapi_app(
     def run(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
+    @app.get("/about/{task_id}")
+    async def about(
+        principal: Annotated[
+            Principal[User], auth.require("tasks:read", resource="task:{task_id}")
+        ],
+    ) -> dict[str, Any]:
+        return describe(principal)
+
     @app.get("/both", dependencies=[guard("tasks:read"), guard("tasks:run")])
     async def both(principal: Current) -> dict[str, Any]:
         return describe(principal)

@@ -57,7 +57,7 @@ def flask_app(
 
     def describing() -> Callable[..., dict[str, Any]]:
         # A method of a class-based view has a `self`.
-        def describe_caller(*_: object) -> dict[str, Any]:
+        def describe_caller(*_: object, **_of_path: object) -> dict[str, Any]:
             return describe(auth.current_principal)
 
         return describe_caller
@@ -90,6 +90,8 @@ def flask_app(
     routes.add(grouped, "/tasks/run", POST=guard("tasks:run")(describing()))
     routes.register(app, grouped)
 
+    about = auth.require("tasks:read", resource="task:{task_id}")(describing())
+    routes.add(plain, "/about/<task_id>", GET=about)
     both = auth.require("tasks:read")(auth.require("tasks:run")(describing()))
     routes.add(plain, "/both", GET=both)
 

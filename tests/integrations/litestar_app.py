@@ -64,6 +64,10 @@ def litestar_app(
     def run(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
+    @get("/about/{task_id:str}", guards=[auth.require("tasks:read", resource="task:{task_id}")])
+    async def about(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
     @get("/both", guards=[auth.require("tasks:read"), auth.require("tasks:run")])
     async def both(principal: Current) -> dict[str, Any]:
         return describe(principal)
@@ -153,6 +157,7 @@ def litestar_app(
         beside,
         tasks,
         run,
+        about,
         both,
         config,
         fresh,

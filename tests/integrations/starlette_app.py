@@ -109,6 +109,7 @@ def starlette_app(
         await auth.verify_again(request)
         return Response()
 
+    about = auth.require("tasks:read", resource="task:{task_id}")(describe_caller)
     both = auth.require("tasks:read")(auth.require("tasks:run")(describe_caller))
     app = Starlette(
         routes=[
@@ -119,6 +120,7 @@ def starlette_app(
             Route("/beside", auth.require()(auth.require("tasks:read")(describe_caller))),
             Route("/tasks", auth.require("tasks:read")(describe_caller)),
             Route("/tasks/run", run, methods=["POST"]),
+            Route("/about/{task_id}", about),
             Route("/both", both),
             Route("/admin/config", config, methods=["GET", "PATCH"]),
             Route(

@@ -127,7 +127,9 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
 
 async def admit(memory: dict[str, Any], world: World, credential: str) -> Principal[Any]:
     authorization = tuple(value for _, value in world.bearer(credential))
-    return await admission.admit(memory, world.authenticator, authorization, Policy(), address=None)
+    return await admission.admit(
+        memory, world.authenticator, authorization, Policy(), address=None, path={}
+    )
 
 
 async def test_a_problem_keeps_no_frame_that_holds_the_credential() -> None:

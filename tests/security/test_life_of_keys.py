@@ -35,6 +35,7 @@ from msk_auth import (
     Owner,
     PepperRing,
     Principal,
+    require,
 )
 from msk_auth.errors import (
     InputInvalid,
@@ -67,6 +68,7 @@ INSIDE: dict[frozenset[str] | None, tuple[str | None, ...]] = {
 }
 ADDRESSES = sorted({address for some in INSIDE.values() for address in some if address is not None})
 networks_of_keys = st.sampled_from(list(INSIDE))
+resources_of_keys = st.sampled_from([None, frozenset[str](), frozenset({"task:1", "task:2"})])
 keys = Bundle("keys")
 
 
@@ -79,6 +81,7 @@ class Model:
     scopes: frozenset[str] | None
     expires_at: datetime | None
     networks: frozenset[str] | None
+    resources: frozenset[str] | None
     revoked: bool = False
     deleted: bool = False
     rotated: bool = False
@@ -141,7 +144,12 @@ class LifeOfKeys(RuleBasedStateMachine):
     def added(self, created: Any, owner_id: str) -> str:
         record: ApiKey = created.record
         self.models[record.id] = Model(
-            created.value.reveal(), owner_id, record.scopes, record.expires_at, record.networks
+            created.value.reveal(),
+            owner_id,
+            record.scopes,
+            record.expires_at,
+            record.networks,
+            record.resources,
         )
         return record.id
 
@@ -157,7 +165,12 @@ class LifeOfKeys(RuleBasedStateMachine):
             return problem.code, None
 
     @rule(
-        target=keys, owner_id=owners, scopes=scopes, lifetime=lifetimes, networks=networks_of_keys
+        target=keys,
+        owner_id=owners,
+        scopes=scopes,
+        lifetime=lifetimes,
+        networks=networks_of_keys,
+        resources=resources_of_keys,
     )
     def create(
         self,
@@ -165,11 +178,13 @@ class LifeOfKeys(RuleBasedStateMachine):
         scopes: frozenset[str] | None,
         lifetime: Any,
         networks: frozenset[str] | None = None,
+        resources: frozenset[str] | None = None,
     ) -> Any:
         owner = self.world.owners[owner_id]
         if scopes is not None:
             scopes &= owner.permissions
         options = {"name": "k", "scopes": scopes, "lifetime": lifetime, "networks": networks}
+        options["resources"] = resources
         if owner_id == ACCOUNT and (owner.disabled or not owner.permissions):
             with pytest.raises(InputInvalid if owner.permissions else PermissionDenied):
                 self.manage("create_key", owner_id, **options)
@@ -251,6 +266,7 @@ class LifeOfKeys(RuleBasedStateMachine):
             else model.scopes
         )
         assert created.record.networks == model.networks
+        assert created.record.resources == model.resources
         return self.added(created, model.owner_id)
 
     @rule(key_id=keys, attacker=st.sampled_from(PEOPLE))
@@ -407,6 +423,17 @@ class LifeOfKeys(RuleBasedStateMachine):
         granted = PERMISSIONS if model.scopes is None else model.scopes
         assert principal.permissions == owner.permissions & granted
         assert not principal.is_interactive
+        for task in ("task:1", "task:3"):
+            reaches = model.resources is None or task in model.resources
+            assert principal.reaches(task) == reaches
+            try:
+                require(resource="task:{id}").check(
+                    replace(principal, scopes=None), now, {"id": task[5:]}
+                )
+            except PermissionDenied:
+                assert not reaches
+            else:
+                assert reaches
 
     @invariant()
     def queued_work_may_do_what_its_key_or_its_person_may_now(self) -> None:

@@ -303,7 +303,8 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             **details: Beside the name, each empty by default. `description`: what the owner writes about the key, up to 500
                 characters. `labels`: what the key can be searched by, such as `env:prod`: up to 20, each of 1 to 50
                 lower-case letters, digits and `. _ : / -`, beginning with a letter or a digit. `networks`: where the key
-                works from: up to 50 networks such as `203.0.113.0/24`, or addresses; None means everywhere.
+                works from: up to 50 networks such as `203.0.113.0/24`, or addresses; None means everywhere. `resources`:
+                what the key reaches of the owner's, such as `task:42`: up to 100; None means everything, empty nothing.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
@@ -345,7 +346,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         overlap: timedelta = timedelta(0),
         on_behalf_of: str | None = None,
     ) -> CreatedKey:
-        """Create a successor of a key, with the same scopes, the same length of life, and all that people edit.
+        """Create a successor of a key, with the same scopes and resources, the same length of life, and all that people edit.
 
         Args:
             principal: Must be interactive.

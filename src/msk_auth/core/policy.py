@@ -5,7 +5,8 @@ Two tables name the kinds of credential that pass as interactive, and as a key. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, cast
@@ -18,6 +19,7 @@ from .errors import (
     LoginTooOld,
     PermissionDenied,
 )
+from .fields import RESOURCE_FORM, is_resource
 from .model import CredentialKind, Principal, UserT, freeze_permissions
 
 _PASSES_AS_INTERACTIVE: Final = {
@@ -34,10 +36,16 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """The HTTP methods that are meant to change nothing (RFC 9110, section 9.2.1)."""
 
 _NOT_GRANTED: Final = "This token is limited to what it was granted, and this operation names no permission that could be among that."
+_NOT_BOUND: Final = "This key is limited to resources of its own, and this operation reaches more. Log in, or use a key without such a limit."
+_OUT_OF_REACH: Final = "This key is limited to resources of its own, and this is none of them."
+_PARAMETER: Final = r"\{([A-Za-z_]\w*)\}"
 _NO_PERSON: Final = (
     "This credential stands for no person, and this operation needs the login of one."
     " Log in and use that login's token."
 )
+
+
+_NO_PARAMETERS: Final[Mapping[str, object]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +56,21 @@ class Policy:
     permission does is for its owner to say, and the application may look at nothing but the user (G4). So does a token of
     another issuer that has grants; a person's passes as well where an interactive login is demanded.
 
+    A key with resources of its own passes only where the operation says how it reaches resources: it names the one that it is
+    about (`resource`), looks at `Principal.reaches` itself (`any_resource`), or takes any credential.
+
     Attributes:
         permissions: All of these are needed.
         interactive: Whether only an interactive login will do.
         max_age: The greatest age of that login; None means any (RFC 9470).
         any_credential: Whether every accepted credential will do, also a key with scopes of its own.
         key: Whether only an API key will do.
+        resource: What a key with resources has to reach, with parameters of the path in braces: `task:{task_id}`.
+        any_resource: Whether a key with resources passes, whatever they are: what the operation does is limited to them by the
+            application, with `Principal.reaches`.
 
     Raises:
-        ConfigurationError: A permission cannot be one; `max_age` without `interactive`, or shorter
+        ConfigurationError: A permission or the resource cannot be one; `resource` with `any_resource`; `max_age` without `interactive`, or shorter
             than a second; `any_credential` with something else; `key` with `interactive`.
     """
 
@@ -65,6 +79,8 @@ class Policy:
     max_age: timedelta | None = None
     any_credential: bool = False
     key: bool = False
+    resource: str | None = None
+    any_resource: bool = False
 
     def __post_init__(self) -> None:
         frozen = freeze_permissions(self.permissions, "permissions")
@@ -76,7 +92,19 @@ class Policy:
                 raise ConfigurationError(
                     f"{permission!r} is not a permission. Write require('tasks:read', 'tasks:run')."
                 )
-        if self.any_credential and (self.permissions or self.interactive or self.key):
+        if self.resource is not None and not is_resource(re.sub(_PARAMETER, "x", self.resource)):
+            raise ConfigurationError(
+                f"{self.resource!r} is not a resource. {RESOURCE_FORM} Write resource='task:{{task_id}}' for one of the path."
+            )
+        if (self.resource is not None or self.any_resource) and (
+            self.interactive or (self.resource is not None and self.any_resource)
+        ):
+            raise ConfigurationError(
+                "resource and any_resource exclude each other, and limit keys: no login is limited to resources."
+            )
+        if self.any_credential and (
+            self.permissions or self.interactive or self.key or self.resource or self.any_resource
+        ):
             raise ConfigurationError(
                 "any_credential demands nothing else. Use require(…), require_interactive(…) or require_key(…)."
             )
@@ -98,7 +126,14 @@ class Policy:
     @property
     def is_bare(self) -> bool:
         """True if it demands to be authenticated, and says nothing about which keys may pass."""
-        return not (self.permissions or self.any_credential or self.interactive or self.key)
+        return not (
+            self.permissions
+            or self.any_credential
+            or self.interactive
+            or self.key
+            or self.resource is not None
+            or self.any_resource
+        )
 
     def credentials_missing(self) -> CredentialsMissing:
         """What to raise for a request without credentials: it says which kind would do, where not every kind does."""
@@ -113,18 +148,29 @@ class Policy:
             )
         return CredentialsMissing()
 
-    def check(self, principal: Principal[UserT], now: datetime) -> None:
+    def check(
+        self,
+        principal: Principal[UserT],
+        now: datetime,
+        path: Mapping[str, object] = _NO_PARAMETERS,
+    ) -> None:
         """Let the principal pass, or raise.
 
         The kind of credential comes before permissions: the holder of a key learns that no key is accepted here, not
         which permission is missing. The age of a login comes last, so that a person is not sent to log in again in vain.
 
+        Args:
+            principal: As it was authenticated.
+            now: The moment.
+            path: The parameters of the request's path, for `resource`.
+
         Raises:
             InteractiveRequired: Only an interactive login will do.
             Forbidden: Only an API key will do.
-            PermissionDenied: A permission is missing, or the credential has scopes of its own and none is named here.
+            PermissionDenied: A permission is missing, or the credential has scopes of its own and none is named here; or it
+                has resources of its own, and does not reach this one, or none is named here.
             LoginTooOld: The login is older than `max_age`, or its age is not known.
-            ConfigurationError: It is no principal.
+            ConfigurationError: It is no principal, or `path` lacks a parameter of `resource`.
         """
         if not isinstance(cast("object", principal), Principal):
             # Its value may be a secret.
@@ -143,15 +189,42 @@ class Policy:
             raise PermissionDenied((), None if is_key else _NOT_GRANTED)
         if not self.permissions <= principal.permissions:
             raise PermissionDenied(self.permissions)
+        if principal.resources is not None and not (self.any_resource or self.any_credential):
+            if self.resource is None:
+                raise PermissionDenied((), _NOT_BOUND)
+            if not principal.reaches(_filled(self.resource, path)):
+                raise PermissionDenied((), _OUT_OF_REACH)
         if self.max_age is None:
             return
         if principal.authenticated_at is None or now - principal.authenticated_at > self.max_age:
             raise LoginTooOld(self.max_age)
 
 
-def require(*permissions: str) -> Policy:
-    """Authenticated in any way, with all of these permissions. Without one, a key with scopes of its own does not pass."""
-    return Policy(_named(permissions))
+def _filled(resource: str, path: Mapping[str, object]) -> str:
+    """A resource with the parameters of a path.
+
+    Raises:
+        ConfigurationError: The path has no parameter of this name.
+    """
+    try:
+        return re.sub(_PARAMETER, lambda name: str(path[name[1]]), resource)
+    except KeyError as error:
+        raise ConfigurationError(
+            f"The path of this route has no parameter {error.args[0]!r}, which resource={resource!r} names."
+        ) from None
+
+
+def require(*permissions: str, resource: str | None = None, any_resource: bool = False) -> Policy:
+    """Authenticated in any way, with all of these permissions. Without one, a key with scopes of its own does not pass.
+
+    Args:
+        permissions: All of these are needed.
+        resource: What a key with resources has to reach, with parameters of the path in braces: `task:{task_id}`. Without it, and
+            without `any_resource`, such a key does not pass.
+        any_resource: Whether a key with resources passes because the operation looks at `Principal.reaches` itself, such as a
+            list.
+    """
+    return Policy(_named(permissions), resource=resource, any_resource=any_resource)
 
 
 def any_credential() -> Policy:
@@ -159,12 +232,14 @@ def any_credential() -> Policy:
     return Policy(any_credential=True)
 
 
-def require_key(*permissions: str) -> Policy:
+def require_key(
+    *permissions: str, resource: str | None = None, any_resource: bool = False
+) -> Policy:
     """With an API key that has all of these permissions; no login passes, and no token of another issuer.
 
-    Without a permission, a key with scopes of its own does not pass, as with :func:`require`.
+    Without a permission, a key with scopes of its own does not pass, as with :func:`require`, whose arguments it takes.
     """
-    return Policy(_named(permissions), key=True)
+    return Policy(_named(permissions), key=True, resource=resource, any_resource=any_resource)
 
 
 def named_first(policies: Iterable[Policy]) -> list[Policy]:

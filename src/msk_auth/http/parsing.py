@@ -60,7 +60,7 @@ class ListAllRequest:
 
 
 def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
-    """Read `{name, scopes?, expires_in_days?, description?, labels?, networks?}`.
+    """Read `{name, scopes?, expires_in_days?, description?, labels?, networks?, resources?}`.
 
     No `scopes`, or null, means all permissions of the owner. No `expires_in_days` means the application's default, null
     means that the key does not expire.

@@ -12,7 +12,7 @@ from msk_auth.core.policy import Policy, any_credential, require_interactive
 from .openapi import Json
 
 MAX_BODY: Final = 65_536
-"""How many bytes of a body are read. A hundred scopes, a description, labels and networks need less than 25,000."""
+"""How many bytes of a body are read. A hundred scopes and resources, a description, labels and networks need less than 40,000."""
 
 MAX_REVOCATION: Final = 4096
 """How many bytes of a request to revoke are read. A key has 55, in a form at most three times as many."""

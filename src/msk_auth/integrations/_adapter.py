@@ -57,9 +57,19 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         if authenticator is not None:
             self._bind(authenticator)
 
-    def require(self, *permissions: str) -> GuardT:
-        """A guard that demands to be authenticated, with all of these permissions."""
-        return self._guard(require(*permissions))
+    def require(
+        self, *permissions: str, resource: str | None = None, any_resource: bool = False
+    ) -> GuardT:
+        """A guard that demands to be authenticated, with all of these permissions.
+
+        Args:
+            permissions: All of these are needed.
+            resource: What a key with resources has to reach, with parameters of the path in braces: `task:{task_id}`. Without
+                it, and without `any_resource`, such a key does not pass.
+            any_resource: Whether a key with resources passes because the route looks at `principal.reaches` itself, such as a
+                list.
+        """
+        return self._guard(require(*permissions, resource=resource, any_resource=any_resource))
 
     def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> GuardT:
         """A guard that demands an interactive login; no API key passes.
@@ -70,12 +80,14 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         """
         return self._guard(require_interactive(*permissions, max_age=max_age))
 
-    def require_key(self, *permissions: str) -> GuardT:
+    def require_key(
+        self, *permissions: str, resource: str | None = None, any_resource: bool = False
+    ) -> GuardT:
         """A guard that demands an API key with all of these permissions; no login passes.
 
-        For webhooks and routes that machines call.
+        For webhooks and routes that machines call. The arguments are those of :meth:`require`.
         """
-        return self._guard(require_key(*permissions))
+        return self._guard(require_key(*permissions, resource=resource, any_resource=any_resource))
 
     @abstractmethod
     def _guard(self, policy: Policy) -> GuardT:

@@ -282,6 +282,7 @@ class AsgiAuth(
             policy,
             # As the server states it. There is none on a Unix socket.
             address=None if client is None else client[0],
+            path=scope.get("path_params") or {},
             afresh=afresh or (scope["type"] == "websocket" and is_open(scope)),
             elsewhere=elsewhere,
             session=self._session_to_read_in(scope) if reads_in_session else None,

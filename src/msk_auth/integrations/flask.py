@@ -620,6 +620,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             self._authorization(environ),
             policy,
             address=environ.get("REMOTE_ADDR"),
+            path=request.view_args or {},
             afresh=afresh,
             elsewhere=elsewhere,
             session=self._request_session()

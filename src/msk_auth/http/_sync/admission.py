@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar, cast
 
 from msk_auth._sync.authenticator import Authenticator
@@ -34,6 +34,7 @@ def admit(
     policy: Policy,
     *,
     address: str | None,
+    path: Mapping[str, object],
     afresh: bool = False,
     elsewhere: RequestLogins | None = None,
     session: RequestSession | None = None,
@@ -46,6 +47,7 @@ def admit(
         authorization: The headers as they are now: a middleware may have changed them since another guard ran.
         policy: What the principal has to meet.
         address: Of the client, as the server states it; None if it does not.
+        path: The parameters of the request's path.
         afresh: Verify in any case. What an open websocket's handshake found may be long past.
         elsewhere: What may find a login elsewhere in the request.
         session: Users are read in it. What is verified afresh is read afresh: a session answers with what it has read before.
@@ -83,7 +85,7 @@ def admit(
     # A bare policy adds nothing where another guard of this request has named what this key may do here.
     if policy.is_bare and memory.get(NAMED) == named:
         return found
-    authenticator.authorize(found, policy)
+    authenticator.authorize(found, policy, path)
     if not policy.is_bare and policy is not AUTHENTICATED:
         memory[NAMED] = named
     return found
