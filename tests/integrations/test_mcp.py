@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import anyio
 import pytest
@@ -94,6 +95,7 @@ def _tools(auth: McpAuth[Any]) -> dict[str, Policy]:
         "GET /beside": auth.require("tasks:read"),
         "GET /tasks": auth.require("tasks:read"),
         "POST /tasks/run": auth.require("tasks:run"),
+        "GET /about": auth.require("tasks:read", resource="task:{task_id}"),
         "GET /both": auth.require("tasks:read", "tasks:run"),
         "GET /admin/config": auth.require_interactive("admin:config"),
         "PATCH /admin/config": auth.require_interactive("admin:config"),
@@ -103,14 +105,21 @@ def _tools(auth: McpAuth[Any]) -> dict[str, Policy]:
     }
 
 
+def _tool_of(request: str) -> tuple[str, dict[str, str]]:
+    """The tool that stands for a request, and its arguments."""
+    line, _, task_id = request.partition("?")[0].partition("/about/")
+    return (f"{line}/about", {"task_id": unquote(task_id)}) if task_id else (line, {})
+
+
 class ToolDriver(Driver):
     """Calls the tool that stands for a route, and reads the answer as that of the route."""
 
     def send(
         self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
     ) -> Reply:
-        path, _, query = target.decode("latin-1").partition("?")
-        call = rpc("tools/call", name=f"{method} {path}")
+        query = target.decode("latin-1").partition("?")[2]
+        name, arguments = _tool_of(f"{method} {target.decode('latin-1')}")
+        call = rpc("tools/call", name=name, arguments=arguments)
         reply = super().send("POST", f"/mcp?{query}".encode(), [*headers, *MESSAGE], call)
         document = reply.json
         if "result" in document:
@@ -142,7 +151,7 @@ def loop() -> Iterator[BackgroundLoop]:
 
 
 _TOOLS = _tools(McpAuth(make_world().authenticator, resource=RESOURCE))
-_CASES = [case for case in _GUARD_CASES if case.request.partition("?")[0] in _TOOLS]
+_CASES = [case for case in _GUARD_CASES if _tool_of(case.request)[0] in _TOOLS]
 
 
 class TestContract(AdapterContract):
@@ -638,3 +647,28 @@ async def test_the_route_audit_reads_the_tables(world: World, app: Any) -> None:
     assert (row.path, row.policies) == ("/tools/*", (require(),))
     with pytest.raises(AssertionError, match="revoke_key"):
         audit_routes(auth.protect(app, tools={"revoke_key": auth.require("keys:write")}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passes"),
+    [
+        ({"task_id": 42}, True),
+        ({"task_id": "42"}, True),
+        ({"task_id": "43"}, False),
+        ({"task_id": ["42"]}, False),
+        ({}, False),
+        (["42"], False),
+        (None, False),
+    ],
+    ids=repr,
+)
+async def test_the_arguments_of_a_tool_name_its_resource(
+    world: World, server: Server, arguments: Any, passes: bool
+) -> None:
+    app = server.auth.protect(server, tools=_tools(server.auth))
+    call = rpc("tools/call", name="GET /about", arguments=arguments)
+    reply = await post(app, world.bearer("key_bound"), call)
+    if passes:
+        assert reply.json["result"]["structuredContent"]["owner"] == "alice"
+    else:
+        assert (reply.status, reply.json["code"]) == (403, "permission_denied")

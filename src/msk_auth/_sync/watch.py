@@ -36,7 +36,7 @@ from msk_auth.clock import Clock
 from msk_auth.core.authentication import Rules
 from msk_auth.core.errors import ConfigurationError, PermissionDenied, Problem, StoreUnavailable
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
-from msk_auth.core.policy import Policy
+from msk_auth.core.policy import Policy, lasting
 
 from .verification import Reads, Verifier
 
@@ -79,7 +79,7 @@ class Watched(Generic[UserT]):
 
     def __init__(self, principal: Principal[UserT], policy: Policy | None, began_at: float) -> None:
         self.principal = principal
-        self.policy = policy
+        self.policy = None if policy is None else lasting(policy)
         self.began_at: float = began_at
         self.verified_at: float = -math.inf
         self.turn_at: float = -math.inf

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, cast
 
@@ -212,6 +212,13 @@ def _filled(resource: str, path: Mapping[str, object]) -> str:
         raise ConfigurationError(
             f"The path of this route has no parameter {error.args[0]!r}, which resource={resource!r} names."
         ) from None
+
+
+def lasting(policy: Policy) -> Policy:
+    """What a principal that a policy admitted has to go on meeting. The resources of a key never change."""
+    if policy.resource is None:
+        return policy
+    return replace(policy, resource=None, any_resource=True)
 
 
 def require(*permissions: str, resource: str | None = None, any_resource: bool = False) -> Policy:

@@ -45,7 +45,7 @@ from msk_auth.core.errors import (
     bearer_challenge,
 )
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, any_credential, require
+from msk_auth.core.policy import Policy, any_credential, lasting, require
 from msk_auth.http.admission import AUTHENTICATED, Memory, known_principal
 from msk_auth.http.answers import JSON_TYPE, Answer, ContentTooLarge, ProblemRenderer, to_json
 from msk_auth.http.routes import broken_body
@@ -104,7 +104,8 @@ class _Request:
 class McpAuth(AsgiAuth[UserT, Policy, Connection]):
     """Guards the tools, prompts and resources of MCP servers.
 
-    `require`, `require_interactive`, `require_key` and `any_credential` return the policies for the tables of :meth:`protect`.
+    `require`, `require_interactive`, `require_key` and `any_credential` return the policies for the tables of :meth:`protect`. The
+    parameters in `resource=` are the arguments of the tool or the prompt.
 
     Args:
         authenticator: Decides. What an `Authenticator` does runs in threads.
@@ -264,8 +265,10 @@ class _Gate(Generic[UserT]):
                     (b"content-length", length),
                 ]
                 policies = self._policies(message)
+                given = _member(message.get("params"), "arguments")
+                arguments = _Arguments(given if isinstance(given, dict) else {})
                 for policy in policies:
-                    self._auth.authenticator.authorize(principal, policy)
+                    self._auth.authenticator.authorize(principal, policy, arguments)
         except Problem as problem:
             problem.__traceback__ = None
             await _answer(send, self._refusal(problem, message.get("id")))
@@ -451,7 +454,8 @@ class _Gate(Generic[UserT]):
     def _may(self, principal: Principal[UserT], policies: list[Policy]) -> bool:
         try:
             for policy in policies:
-                self._auth.authenticator.authorize(principal, policy)
+                # Which resource a call is about, only its arguments tell.
+                self._auth.authenticator.authorize(principal, lasting(policy))
         except LoginTooOld:
             # A new login is enough, and the refusal asks for one.
             return True
@@ -553,6 +557,13 @@ class _Response:
                 # Without an id the client cannot resume the stream, and so get the listing as the server keeps it.
                 lines.append(line)
         return b"\n".join([*lines, b""])
+
+
+class _Arguments(dict[str, Any]):
+    """The arguments of a tool or a prompt. One that is missing names no resource."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
 
 
 def _member(value: object, name: str) -> Any:
