@@ -151,7 +151,9 @@ def suite(session: nox.Session, resolution: str) -> None:
     python = Path(session.virtualenv.bin) / "python"
     # Litestar's own JWT demands a newer PyJWT than the library does, and the tools that write migrations a newer SQLAlchemy.
     _install(session, python, resolution, "all", "litestar[jwt]", "sqlalchemy>=2.0.40")
-    _uv_install(session, python, *TEST_TOOLS)
+    # The newest of both SDKs of MCP servers; the oldest ones are not installed beside each other.
+    newest = ["fastmcp"] if resolution == "highest" else []
+    _uv_install(session, python, *TEST_TOOLS, *newest)
     session.run("pytest", "-q", "-n", "auto", *PYTEST, *(session.posargs or TESTS))
 
 
