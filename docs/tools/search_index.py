@@ -15,6 +15,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "explanation/hashing/": ["bcrypt", "argon2", "fast hasher", "hashing"],
     "explanation/interactive/": ["fresh login", "sudo mode"],
     "explanation/lease/": ["cache", "caching", "stale cache"],
+    "explanation/not-supported/": ["2fa", "two-factor", "passkeys", "grpc", "mtls", "oauth server"],
     "explanation/performance/": ["benchmark", "latency", "performance", "slow", "speed"],
     "how-to/audit-log/": ["audit log", "history"],
     "how-to/background-work/": ["background task", "celery", "queue", "job"],
@@ -30,13 +31,14 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "how-to/from-keyshield/": ["x-api-key"],
     "how-to/identity-provider/": [
         # Not "keycloak": the search takes "key" for its beginning.
-        *("auth0", "cognito", "entra id", "okta", "integration"),
+        *("auth0", "cognito", "entra id", "google login", "okta", "integration"),
         *("jwks", "oauth", "oidc", "openid connect", "sso"),
     ],
     "how-to/leaked-keys/": [
         *("revoke a key", "leaked key", "compromised key", "incident", "secret scanning"),
         *("pre-commit", "gitleaks", "trufflehog"),
     ],
+    "how-to/logs/": ["logging", "redact", "sentry", "mask"],
     "how-to/manage-keys/": [
         *("admin", "administrator", "staff", "rename a key", "tag", "partner", "customer"),
         *("onboarding", "last used", "usage", "statistics"),
@@ -51,13 +53,23 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("rotation", "renew", "pepper", "expire", "expiring", "expiration", "expiry date"),
         "notification",
     ],
-    "how-to/service-accounts/": ["organisation", "organization", "tenant", "team", "bot"],
+    "how-to/service-accounts/": [
+        "organisation",
+        "organization",
+        "tenant",
+        "team",
+        "bot",
+        "ci pipeline",
+    ],
     "how-to/test-an-application/": [
         *("pytest", "tests", "testing", "test client", "fixture", "mock", "override dependency"),
     ],
-    "how-to/your-user-model/": ["current_user", "custom user model", "set user", "user loader"],
+    "how-to/your-user-model/": [
+        *("current_user", "custom user model", "set user", "user loader"),
+        *("leaver", "deleted user", "offboarding"),
+    ],
     "reference/errors/": [
-        *("401", "403", "status code", "problem details", "unauthorized", "error handler"),
+        *("401", "403", "503", "status code", "problem details", "unauthorized", "error handler"),
         *("custom error response", "missing authorization header", "token has expired"),
     ],
     "reference/glossary/": ["scopes", "permissions"],
