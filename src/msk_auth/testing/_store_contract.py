@@ -917,8 +917,11 @@ class StoreContract:
         ending: dict[str, Any] = {"expires_at": NOW + HOUR, "announced_days": announced}
         ends = {"k3": 3 * HOUR, "k1": HOUR, "K1": HOUR, "k2": 2 * HOUR, "late": MICROSECOND}
         for key_id, left in ends.items():
-            add(store, key_id, **ending | {"expires_at": NOW + left, "owner_id": f"of {key_id}"})
-        others = {f"other{days}": {"announced_days": days} for days in {None, 30, 1} - {announced}}
+            own: dict[str, Any] = {"expires_at": NOW + left, "owner_id": f"of {key_id}"}
+            add(store, key_id, **ending | own)
+        others: dict[str, dict[str, Any]] = {
+            f"other{days}": {"announced_days": days} for days in {None, 30, 1} - {announced}
+        }
         others |= STATES | {"bound": {"expires_at": NOW + 4 * HOUR}, "deleted": DELETED}
         others["active"] = {"expires_at": None}
         for key_id, state in others.items():
