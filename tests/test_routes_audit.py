@@ -991,3 +991,54 @@ def test_an_application_whose_adapter_was_not_imported_is_read() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ended.stdout == "GET,HEAD /x\n"
+
+
+def test_an_endpoint_is_named_as_the_application_knows_it(
+    starlette_auth: StarletteAuth[str],
+) -> None:
+
+    def make() -> Callable[..., Any]:
+        @starlette_auth.require()
+        async def tasks(_request: Any) -> Any: ...
+
+        return tasks
+
+    app = Starlette(routes=[Route("/tasks", make()), *starlette_auth.key_routes()])
+    names = [route.name for route in list_routes(app).routes]
+    assert names[:3] == ["tasks", "list_keys", "create_key"]
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "is_shadowed"),
+    [
+        (Route("/a/{x}", ok), Route("/a/mine", ok), True),
+        (Route("/a", ok), Route("/a", ok), True),
+        (Route("/a/{x}", ok), Route("/a/{y}", ok), True),
+        (Route("/a/{x:path}", ok), Route("/a/b/{y}", ok), True),
+        (Mount("/a", ok), Route("/a/b", ok), True),
+        (Mount("/", ok), WebSocketRoute("/b", ok), True),
+        (Route("/a/mine", ok), Route("/a/{x}", ok), False),
+        (Route("/a/{x}", ok), Route("/a/{y:path}", ok), False),
+        (Route("/a/{x:int}", ok), Route("/a/mine", ok), False),
+        (Route("/a/{x:int}", ok), Route("/a/{y:int}", ok), True),
+        (Route("/a", ok), Route("/a", ok, methods=["POST"]), False),
+        (Route("/a", ok), WebSocketRoute("/a", ok), False),
+        (Mount("/a", ok), Route("/ab", ok), False),
+    ],
+)
+def test_a_route_that_another_one_shadows_says_so(
+    first: Any, later: Any, is_shadowed: bool
+) -> None:
+    report = list_routes(Starlette(routes=[first, later]))
+    found = {route.shadowed_by for route in report.routes}
+    assert found == ({None, report.routes[0].path} if is_shadowed else {None})
+
+
+def test_the_name_of_a_blueprint_makes_no_view_administrative() -> None:
+    app = Flask("shop", static_folder=None)
+    auth = flask_auth(app)
+    blueprint = Blueprint("admin_users", "shop", url_prefix="/orders")
+    auth.protect(blueprint, require("orders:write"))
+    blueprint.post("/pay")(lambda: "")
+    app.register_blueprint(blueprint)
+    assert list_routes(app).ok

@@ -163,6 +163,8 @@ class AuditedRoute:
         policies: All of them have to be met; empty if the route is public, None if it says nothing.
         problems: What is wrong with it, in words; usually nothing.
         own_guard: Whether the application says that it guards the route itself, here or with a mark.
+        shadowed_by: The path of a route before it that takes all of its requests; None if there is none.
+        is_documentation: Whether it is a page that the framework makes of its OpenAPI document.
     """
 
     path: str
@@ -172,6 +174,8 @@ class AuditedRoute:
     policies: tuple[Policy, ...] | None
     problems: tuple[str, ...] = ()
     own_guard: bool = False
+    shadowed_by: str | None = None
+    is_documentation: bool = False
 
     @property
     def access(self) -> Access:

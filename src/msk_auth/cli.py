@@ -15,8 +15,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -276,8 +277,8 @@ def _load(target: str, folder: str, *, factory: bool) -> object:
 def _as_table(report: RouteReport) -> str:
     rows = [("METHODS", "PATH", "POLICY", "ENDPOINT")]
     rows += [
-        (_methods(route), _shown(route.path), route.policy, _shown(route.name))
-        for route in report.routes
+        (_methods(route), _shown(route.path), route.policy, _shown(_endpoint(route)))
+        for route in _folded(report.routes)
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
@@ -287,6 +288,30 @@ def _as_table(report: RouteReport) -> str:
     bad = len(report.undeclared)
     lines.append(f"\n{len(report.routes)} routes, {bad} undeclared, {len(report.flagged)} flagged")
     return "\n".join(lines)
+
+
+def _folded(routes: Sequence[AuditedRoute]) -> Iterator[AuditedRoute]:
+    """The routes without what a reader of the table knows: OPTIONS, HEAD beside GET, and each page of the documentation."""
+    others = {route.path for route in routes if {*route.methods} - {"OPTIONS"}}
+    pages: dict[str, list[AuditedRoute]] = {}
+    for route in routes:
+        if route.methods == ("OPTIONS",) and route.path in others and not route.problems:
+            continue
+        known = {"OPTIONS", "HEAD"} if "GET" in route.methods else {"OPTIONS"}
+        methods = tuple(each for each in route.methods if each not in known) or route.methods
+        if route.is_documentation:
+            pages.setdefault(route.policy, []).append(replace(route, methods=methods))
+        else:
+            yield replace(route, methods=methods)
+    for first, *more in pages.values():
+        path = f"{first.path} and {len(more)} more" if more else first.path
+        yield replace(first, path=path, name="documentation")
+
+
+def _endpoint(route: AuditedRoute) -> str:
+    if route.shadowed_by is None:
+        return route.name
+    return f"{route.name} (never reached: {route.shadowed_by} is before it)"
 
 
 def _methods(route: AuditedRoute) -> str:
@@ -306,6 +331,7 @@ def _as_json(report: RouteReport) -> str:
                     "access": route.access.value,
                     "permissions": list(route.permissions),
                     "max_age_seconds": route.max_age_seconds,
+                    "shadowed_by": route.shadowed_by,
                     "problems": list(route.problems),
                 }
                 for route in report.routes

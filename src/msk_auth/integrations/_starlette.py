@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -187,6 +188,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             )
             return to_response(answer)
 
+        endpoint.__qualname__ = route.name
         if route.policy is None:
             return self.public(endpoint)
         return declare(endpoint, route.policy)
@@ -317,11 +319,45 @@ class RouteEntry:
 
 def read_starlette(app: Any, prefix: str) -> Iterator[AuditedRoute]:
     """The routes of a Starlette application or a router, for the route audit."""
-    yield from read_entries((RouteEntry(route, route) for route in app.routes), prefix)
-    yield from read_default(getattr(app, "router", app), prefix)
+    entries = (RouteEntry(route, route) for route in app.routes)
+    yield from read_in_order(entries, getattr(app, "router", app), prefix)
 
 
-def read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[AuditedRoute]:
+_PLACEHOLDER: Final = re.compile(r"\{\w+(:\w+)?\}")
+_SEGMENT: Final = r"(?:(?!\{\w+:path\})[^/])+"
+
+
+def read_in_order(
+    entries: Iterable[RouteEntry], router: Any, prefix: str
+) -> Iterator[AuditedRoute]:
+    """The routes of a router, whose first match takes a request: those that never get one name the other."""
+    earlier: list[tuple[AuditedRoute, re.Pattern[str]]] = []
+    for route in _read_entries(entries, prefix):
+        first = next((each.path for each, paths in earlier if _takes(each, paths, route)), None)
+        yield route if first is None else replace(route, shadowed_by=first)
+        earlier.append((route, _paths_of(route)))
+    yield from _read_default(router, prefix)
+
+
+def _takes(first: AuditedRoute, paths: re.Pattern[str], later: AuditedRoute) -> bool:
+    takes_method = ANY_METHOD in first.methods or {*later.methods} <= {*first.methods}
+    is_alike = first.kind in {"mount", later.kind}
+    return takes_method and is_alike and paths.fullmatch(later.path) is not None
+
+
+def _paths_of(route: AuditedRoute) -> re.Pattern[str]:
+    """The paths that a route takes. A placeholder that converts takes those of the same kind alone."""
+    pattern, end = "", 0
+    for found in _PLACEHOLDER.finditer(route.path):
+        taken = {None: _SEGMENT, ":str": _SEGMENT, ":path": ".*"}
+        pattern += re.escape(route.path[end : found.start()])
+        pattern += taken.get(found[1], rf"\{{\w+{found[1]}\}}")
+        end = found.end()
+    pattern += re.escape(route.path[end:])
+    return re.compile(rf"{pattern.rstrip('/')}(/.*)?" if route.kind == "mount" else pattern)
+
+
+def _read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[AuditedRoute]:
     """The routes, mounts and hosts that these entries stand for."""
     for entry in entries:
         shown = entry.shown
@@ -341,7 +377,7 @@ def read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[Audited
                 )
 
 
-def read_default(router: Any, prefix: str) -> Iterator[AuditedRoute]:
+def _read_default(router: Any, prefix: str) -> Iterator[AuditedRoute]:
     """What answers where no route does, if the application has put something there."""
     default: object = router.default
     if getattr(default, "__func__", None) is not Router.not_found:
@@ -403,10 +439,20 @@ def _found(
     own = declared_policies(endpoint)
     guards = () if entry is None else entry.guards(next(iter(methods), None))
     policies = tuple(dict.fromkeys((*guards, *(own or ())))) or own
-    name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
+    name: str = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
     problems = (_CONTRADICTION,) if policies and is_public(endpoint) else ()
     guards_itself = has_own_guard(endpoint) or (entry is not None and entry.own_guard)
-    return AuditedRoute(path, methods, kind, name, policies, problems, guards_itself)
+    return AuditedRoute(
+        path,
+        methods,
+        kind,
+        name.rpartition("<locals>.")[2],
+        policies,
+        problems,
+        guards_itself,
+        # FastAPI's own endpoints are those of its documentation.
+        is_documentation=getattr(endpoint, "__module__", None) == "fastapi.applications",
+    )
 
 
 register_reader(Starlette, read_starlette)

@@ -86,8 +86,7 @@ from ._asgi import LoginOf, PublicRoutes, Throttle
 from ._starlette import (
     RouteEntry,
     StarletteBase,
-    read_default,
-    read_entries,
+    read_in_order,
 )
 
 __all__ = ["FastAPIAuth", "Guard"]
@@ -551,8 +550,7 @@ def _read(app: FastAPI | APIRouter, prefix: str) -> Iterator[AuditedRoute]:
     router = app.router if isinstance(app, FastAPI) else app
     # A guard that a test has replaced guards nothing.
     replaced = app.dependency_overrides if isinstance(app, FastAPI) else {}
-    yield from read_entries(_entries(router, replaced), prefix)
-    yield from read_default(router, prefix)
+    yield from read_in_order(_entries(router, replaced), router, prefix)
 
 
 def _entries(router: APIRouter, replaced: Collection[object]) -> Iterator[RouteEntry]:

@@ -804,7 +804,15 @@ def _methods_of(handler: HTTPRouteHandler) -> tuple[str, ...]:
 def _found(handler: Any, path: str, methods: tuple[str, ...], kind: RouteKind) -> AuditedRoute:
     own_guard = handler.opt.get(_OWN_GUARD, False)
     policies = None if own_guard else declared_policies(handler)
-    return AuditedRoute(path, methods, kind, handler.handler_name, policies, own_guard=own_guard)
+    return AuditedRoute(
+        path,
+        methods,
+        kind,
+        handler.handler_name,
+        policies,
+        own_guard=own_guard,
+        is_documentation=handler.opt.get(_PAGES) is True,
+    )
 
 
 register_reader(Litestar, _read)
