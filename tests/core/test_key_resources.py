@@ -21,6 +21,7 @@ from msk_auth import (
     require,
     require_key,
 )
+from msk_auth.core.policy import lasting
 from msk_auth.errors import ConfigurationError, InputInvalid, PermissionDenied
 
 MakeWorld = Callable[..., World]
@@ -211,3 +212,9 @@ def test_what_contradicts_itself_is_refused_at_start(wrong: dict[str, Any]) -> N
 def test_a_guard_that_names_resources_is_not_bare() -> None:
     assert not require(resource="task:42").is_bare
     assert not require(any_resource=True).is_bare
+
+
+def test_an_open_connection_goes_on_without_the_parameters_of_its_path() -> None:
+    policy = require("tasks:read", resource="task:{task_id}")
+    assert lasting(policy) == require("tasks:read", any_resource=True)
+    assert lasting(require("tasks:read")) == require("tasks:read")

@@ -292,8 +292,8 @@ class PermissionDenied(Problem):
 
     Args:
         required: All permissions that the operation needs, not only the missing ones. Empty where the credential is a key
-            with scopes of its own, or a token with grants, and the operation names no permission, or where no permission
-            would help.
+            with scopes of its own, or a token with grants, and the operation names no permission; where a key does not reach
+            the resource; or where no permission would help.
         detail: What is wrong, where it is neither of the two.
     """
 
