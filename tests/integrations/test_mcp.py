@@ -650,6 +650,36 @@ async def test_the_route_audit_reads_the_tables(world: World, app: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("uri", "passes"),
+    [
+        ("tasks://42", True),
+        ("tasks://%34%32", True),
+        ("tasks://43", False),
+        ("files://tasks/42", False),
+    ],
+)
+async def test_the_uri_of_a_resource_names_what_it_is_about(
+    uri: str, passes: bool, world: World, server: Server
+) -> None:
+    auth = server.auth
+    app = auth.protect(
+        server,
+        resources={
+            "tasks://{task_id}": auth.require("tasks:read", resource="task:{task_id}"),
+            "files://tasks/{?a,b}": auth.require("tasks:read"),
+            "files://tasks/{name*}": auth.require("tasks:read"),
+        },
+    )
+    # What a client sends beside the URI says nothing of it.
+    read = rpc("resources/read", uri=uri, arguments={"task_id": "42"})
+    reply = await post(app, world.bearer("key_bound"), read)
+    assert reply.status == (200 if passes else 403)
+    server.result = {"resources": [{"uri": uri}]}
+    reply = await post(app, world.bearer("key_bound"), rpc("resources/list"))
+    assert len(reply.json["result"]["resources"]) == passes
+
+
+@pytest.mark.parametrize(
     ("arguments", "passes"),
     [
         ({"task_id": 42}, True),

@@ -105,7 +105,7 @@ class McpAuth(AsgiAuth[UserT, Policy, Connection]):
     """Guards the tools, prompts and resources of MCP servers.
 
     `require`, `require_interactive`, `require_key` and `any_credential` return the policies for the tables of :meth:`protect`. The
-    parameters in `resource=` are the arguments of the tool or the prompt.
+    parameters in `resource=` are the arguments of the tool or the prompt, or the parameters of the URI template.
 
     Args:
         authenticator: Decides. What an `Authenticator` does runs in threads.
@@ -252,7 +252,7 @@ class _Gate(Generic[UserT]):
 
     async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
         message: dict[str, Any] = {}
-        policies: list[Policy] = []
+        needed: list[_Needed] = []
         try:
             principal = await self._auth.admit(_Request(scope), AUTHENTICATED)
             inner = self._in_session(scope, principal)
@@ -264,10 +264,8 @@ class _Gate(Generic[UserT]):
                     *_without(inner, b"content-length", b"transfer-encoding"),
                     (b"content-length", length),
                 ]
-                policies = self._policies(message)
-                given = _member(message.get("params"), "arguments")
-                arguments = _Arguments(given if isinstance(given, dict) else {})
-                for policy in policies:
+                needed = self._needed(message)
+                for policy, arguments in needed:
                     self._auth.authenticator.authorize(principal, policy, arguments)
         except Problem as problem:
             problem.__traceback__ = None
@@ -278,9 +276,9 @@ class _Gate(Generic[UserT]):
             inner["headers"] = _without(inner, b"accept-encoding")
         response = _Response(self, send, principal, is_listing=is_listing)
         # Of several policies the watch holds the permissions alone.
-        lasting = policies[0] if len(policies) == 1 else None if policies else AUTHENTICATED
+        kept = needed[0][0] if len(needed) == 1 else None if needed else AUTHENTICATED
         serving = self._server(inner, receive, response.send)
-        refusal = await self._watched(principal, lasting, serving)
+        refusal = await self._watched(principal, kept, serving)
         if refusal is not None:
             await response.end(self._refusal(refusal, None))
 
@@ -370,17 +368,19 @@ class _Gate(Generic[UserT]):
             raise RequestMalformed("Send one JSON-RPC message in the body.")
         return cast("dict[str, Any]", message), to_json(cast("object", message))
 
-    def _policies(self, message: Mapping[str, Any]) -> list[Policy]:
+    def _needed(self, message: Mapping[str, Any]) -> list[_Needed]:
         """What the caller needs for a message.
 
         Raises:
             NotFound: It asks for what no caller can use.
         """
         method, params = message.get("method"), message.get("params")
+        arguments: object = None
         asked: list[tuple[str, object]] = []
         match method:
             case "tools/call" | "prompts/get":
                 asked = [(method.partition("/")[0], _member(params, "name"))]
+                arguments = _member(params, "arguments")
             case "resources/read" | "resources/subscribe" | "resources/unsubscribe":
                 asked = [("resources", _member(params, "uri"))]
             case "completion/complete":
@@ -400,36 +400,38 @@ class _Gate(Generic[UserT]):
                     for uri in cast("list[object]", listed)
                 ]
             case str() if method not in _OPEN and not method.startswith("notifications/"):
-                return [require()]
+                return [(require(), _Arguments())]
             case _:
                 # Also the client's response to a request of the server.
                 return []
-        policies: list[Policy] = []
+        needed: list[_Needed] = []
         for kind, name in asked:
-            found = self.policies_of(kind, name)
+            found = self.needed_for(kind, name, arguments)
             if not found:
                 raise _NotServed
-            policies += found
-        return policies
+            needed += found
+        return needed
 
-    def policies_of(self, kind: str, name: object) -> list[Policy]:
-        """The policies of a tool, a prompt, a resource or a template; none if no caller can use it."""
+    def needed_for(self, kind: str, name: object, given: object = None) -> list[_Needed]:
+        """What the caller needs for a tool, a prompt, a resource or a template; nothing if no caller can use it."""
+        arguments = _Arguments(cast("dict[str, Any]", given) if isinstance(given, dict) else {})
         table = self.tables["resources" if kind == "resourceTemplates" else kind]
         if table is None:
-            return [require()]
+            return [(require(), arguments)]
         if not isinstance(name, str):
             return []
         if kind != "resources":
             policy = table.get(name)
-            return [] if policy is None else [policy]
+            return [] if policy is None else [(policy, arguments)]
         plain = unquote(name)
         segments = re.split(r"[/\\?#]", plain)
         if _AMBIGUOUS_URI.search(name) or "." in segments or ".." in segments:
             return []
         return [
-            policy
+            # Of a resource the URI alone says what it is about, whatever else the client sends.
+            (policy, _Arguments(found.groupdict()))
             for pattern, policy in self._patterns
-            if pattern.fullmatch(name) or pattern.fullmatch(plain)
+            if (found := pattern.fullmatch(plain) or pattern.fullmatch(name)) is not None
         ]
 
     def narrow(self, payload: bytes, principal: Principal[UserT]) -> bytes:
@@ -444,24 +446,26 @@ class _Gate(Generic[UserT]):
                 result[kind] = [
                     each
                     for each in cast("list[object]", items)
-                    if self._may(principal, self.policies_of(kind, _member(each, key)))
+                    if self._may(principal, kind, _member(each, key))
                 ]
         if "cacheScope" in result:
             # Otherwise a cache may show it to another credential.
             result["cacheScope"] = "private"
         return to_json(message)
 
-    def _may(self, principal: Principal[UserT], policies: list[Policy]) -> bool:
+    def _may(self, principal: Principal[UserT], kind: str, name: object) -> bool:
+        needed = self.needed_for(kind, name)
         try:
-            for policy in policies:
+            for policy, arguments in needed:
                 # Which resource a call is about, only its arguments tell.
-                self._auth.authenticator.authorize(principal, lasting(policy))
+                listed = policy if kind == "resources" else lasting(policy)
+                self._auth.authenticator.authorize(principal, listed, arguments)
         except LoginTooOld:
             # A new login is enough, and the refusal asks for one.
             return True
         except Problem:
             return False
-        return bool(policies)
+        return bool(needed)
 
     def _refusal(self, problem: Problem, message_id: object) -> Answer:
         """The answer of a problem.
@@ -560,10 +564,14 @@ class _Response:
 
 
 class _Arguments(dict[str, Any]):
-    """The arguments of a tool or a prompt. One that is missing names no resource."""
+    """The arguments of a tool or a prompt, or the parameters of a URI. One that is missing names no resource."""
 
     def __missing__(self, name: str) -> str:
         return ""
+
+
+_Needed: TypeAlias = tuple[Policy, _Arguments]
+"""A policy, and what fills its `resource`."""
 
 
 def _member(value: object, name: str) -> Any:
@@ -578,7 +586,9 @@ def _pattern(template: str) -> re.Pattern[str]:
         if not part.startswith("{"):
             parts.append(re.escape(part))
         else:
-            parts.append(".*" if part[1] in "+#./;?&" or part.endswith("*}") else "[^/?#]*")
+            text = ".*" if part[1] in "+#./;?&" or part.endswith("*}") else "[^/?#]*"
+            name = part.strip("{+#./;?&*}")
+            parts.append(f"(?P<{name}>{text})" if name.isidentifier() else text)
     return re.compile("".join(parts), re.IGNORECASE)
 
 
