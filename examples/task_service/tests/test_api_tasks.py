@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from urllib.parse import urlencode
 
 import pytest
 from examples.task_service.tests.service_support import (
@@ -244,6 +245,69 @@ async def test_a_query_parameter_that_is_not_known_is_refused(
     # The guard comes first.
     anyone = service.caller()
     assert problem(await anyone.get("/api/tasks?stat=failed")) == (401, "credentials_missing")
+
+
+async def test_runs_of_all_tasks_are_found_by_state_owner_task_key_and_time(
+    service: Service, user: Caller, user_key: Caller, admin: Caller
+) -> None:
+    mine, theirs = await user.new_task(name="mine"), await admin.new_task(name="theirs")
+    with_key = expect(await user_key.post(f"/api/tasks/{mine['id']}/run"), 202)
+    await user.wait_for_run(with_key["id"])
+    with_login = expect(await user.post(f"/api/tasks/{mine['id']}/run"), 202)
+    foreign = expect(await admin.post(f"/api/tasks/{theirs['id']}/run"), 202)
+    for run in (with_login, foreign):
+        await admin.wait_for_run(run["id"])
+    key_id = with_key["requested_by"]["credential"]["key_id"]
+    middle = with_login["created_at"].replace("+00:00", "Z")
+
+    async def found(caller: Caller, **query: str) -> list[str]:
+        listed = expect(await caller.get(f"/api/runs?{urlencode(query)}"), 200)
+        return [run["id"] for run in listed["items"]]
+
+    everything = [foreign["id"], with_login["id"], with_key["id"]]
+    assert await found(admin) == everything
+    assert await found(user) == everything[1:]
+    for query, ids in (
+        ({"owner": "ULF"}, everything[1:]),
+        ({"task": theirs["id"]}, everything[:1]),
+        ({"key": key_id}, everything[2:]),
+        ({"since": middle}, everything[:2]),
+        ({"until": middle}, everything[2:]),
+        ({"state": "failed"}, []),
+        ({"state": "succeeded", "owner": "ulf", "since": middle}, everything[1:2]),
+    ):
+        assert await found(admin, **query) == ids, query
+    page = expect(await admin.get("/api/runs?state=failed&state=succeeded&limit=2&count=true"), 200)
+    assert page["total"] == 3
+    cursor = page["next_cursor"]
+    rest = expect(
+        await admin.get(f"/api/runs?state=failed&state=succeeded&cursor={cursor}&limit=2"), 200
+    )
+    (last,) = rest["items"]
+    assert last.keys() == RUN_MEMBERS | {"task_name", "owner_id", "owner_name"}
+    assert (last["id"], last["task_name"], last["owner_name"]) == (with_key["id"], "mine", "ulf")
+    assert wrong_fields(await admin.get(f"/api/runs?cursor={cursor}")) == {"cursor"}
+
+
+async def test_a_key_that_may_run_a_task_reads_the_runs_that_it_has_started(
+    service: Service, user: Caller
+) -> None:
+    task = await user.new_task()
+    starter = await service.key_for(user, scopes=["tasks:run"])
+    its_own = expect(await starter.post(f"/api/tasks/{task['id']}/run"), 202)
+    other = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    path = f"/api/runs/{its_own['id']}"
+    assert (await starter.wait_for_run(its_own["id"]))["state"] == "succeeded"
+    log = await starter.get(f"{path}/log", headers={"Accept": "text/plain"})
+    assert log.text == "hello\n"
+    assert [run["id"] for run in expect(await starter.get("/api/runs"), 200)["items"]] == [
+        its_own["id"]
+    ]
+    for suffix in ("", "/log"):
+        response = await starter.get(f"/api/runs/{other['id']}{suffix}")
+        assert problem(response) == (404, "run_not_found")
+    writer = await service.key_for(user, scopes=["tasks:write"])
+    assert problem(await writer.get(path)) == (403, "permission_denied")
 
 
 async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:

@@ -41,6 +41,7 @@ ADMIN_PAGES = {
 PAGES = [
     "/tasks",
     "/tasks/tsk_0123456789abcdef",
+    "/runs",
     "/keys",
     "/keys/0123456789ab",
     "/account",

@@ -34,6 +34,7 @@ PAGES = [
     "/set-password",
     "/tasks",
     "/tasks/{task_id}",
+    "/runs",
     "/keys",
     "/keys/{key_id}",
     "/account",

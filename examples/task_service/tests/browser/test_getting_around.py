@@ -133,6 +133,7 @@ async def test_a_message_is_read_aloud_and_dismissed(open_page: Open) -> None:
 PAGES = [
     "/tasks",
     "/tasks/{task}",
+    "/runs",
     "/keys",
     "/keys/{key}",
     "/account",

@@ -471,3 +471,31 @@ async def test_the_live_end_is_in_view_at_900_pixels(open_page: Open) -> None:
     await expect(last).to_be_in_viewport(ratio=1)
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
+
+
+async def test_what_failed_is_one_click_away_and_the_address_keeps_the_filters(
+    open_page: Open,
+) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SH)
+    await _new_task(page, "Breaks at night", "sh", "-c", "exit 3")
+    await page.get_by_role("button", name="Run Breaks at night").click()
+    # The message leads to the run.
+    await page.get_by_role("link", name="View run").click()
+    await expect(page.get_by_role("listitem").first).to_contain_text("Failed")
+    run = page.url.partition("run=")[2]
+
+    await page.get_by_role("link", name="Runs", exact=True).click()
+    await page.get_by_role("link", name="Failed in the last 24 hours").click()
+    await expect(page.get_by_label("State")).to_have_value("failed timed_out")
+    await page.reload()
+    link = page.get_by_role("link", name="Breaks at night #1")
+    await expect(link).to_be_visible()
+    await page.get_by_label("Key").fill("AAAAAAAAAAAA")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("No runs match.")).to_be_visible()
+    await page.get_by_label("Key").fill("")
+    await page.keyboard.press("Enter")
+    await link.click()
+    await expect(page).to_have_url(re.compile(f"run={run}"))

@@ -9,13 +9,13 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Header, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from starlette.responses import PlainTextResponse
 
-from msk_auth import Policy, Principal, require
+from msk_auth import Policy, Principal, any_credential
 from msk_auth.errors import InputInvalid, Problem
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.users import User
+from task_service.accounts.users import User, normalised_username
 from task_service.errors import (
     IdempotencyConflict,
     RunNotCancellable,
@@ -25,18 +25,26 @@ from task_service.errors import (
     TaskOwnerDisabled,
 )
 from task_service.handlers import Progress
-from task_service.tasks.models import LogLine, RerunOptions, Run, RunDetails
+from task_service.tasks.models import (
+    ListedRunPage,
+    LogLine,
+    RerunOptions,
+    Run,
+    RunDetails,
+    RunQuery,
+    RunState,
+)
 from task_service.tasks.run_log import LogReader
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
 from .event_stream import HEARTBEAT, EventStream, ServerEvent, StreamLimit, Write
-from .json_route import JsonRoute
+from .json_route import JsonRoute, Time, WantedPage
 from .openapi import Responses, path_id, problems
 
 RunId = Annotated[str, path_id("runId", "run", "run")]
 
-_READ: Final[Policy] = require("tasks:read")
+_READ: Final[Policy] = any_credential()
 _LAST_EVENT_ID: Final = re.compile(r"[0-9]{1,10}")
 
 
@@ -58,13 +66,44 @@ def runs_router(
         stopping: Set when the service begins to stop; streams end then.
     """
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
-    reader = auth.require("tasks:read")
+    # Whoever may run tasks reads the runs that the same key has started; `Runs` decides.
+    reader = auth.any_credential
     starter = auth.require("tasks:run")
     streams = StreamLimit()
 
+    @router.get("", response_model_exclude_unset=True)
+    async def search_runs(
+        principal: Annotated[Principal[User], reader],
+        page: WantedPage,
+        state: Annotated[list[RunState] | None, Query()] = None,
+        owner: str | None = None,
+        task: str | None = None,
+        key: str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+    ) -> ListedRunPage:
+        """List the runs of all tasks that you may see, newest first.
+
+        Repeat `state` for several states. `owner` is the name of a user or service account, `task` and `key` are ids, and
+        `since` and `until` are times of the request. A key without `tasks:read` that may run tasks sees what it has started.
+        With `count` the answer says how many runs all pages have. A cursor belongs to its filters.
+        """
+        query = RunQuery(
+            states=None if state is None else tuple(state),
+            owner=None if owner is None else normalised_username(owner),
+            task_id=task,
+            key_id=key,
+            since=since,
+            until=until,
+        )
+        return await runs.search(principal, query, page)
+
     @router.get("/{runId}", responses=problems(RunNotFound))
     async def get_run(principal: Annotated[Principal[User], reader], run_id: RunId) -> RunDetails:
-        """Show a run, with what it executes."""
+        """Show a run, with what it executes.
+
+        Needs `tasks:read`; a key that may run tasks reads the runs that it has started.
+        """
         return await runs.details(principal, run_id)
 
     @router.post(
@@ -86,7 +125,7 @@ def runs_router(
         Parameters that differ from those that the task has now require `tasks:write` too. The task stays as it is. A request
         that is repeated with the same `Idempotency-Key` gets the run of the first one.
         """
-        before = await runs.details(principal, run_id)
+        before = await runs.to_repeat(principal, run_id)
         params = before.params if options.params is None else options.params
         run = await runs.request(
             principal,

@@ -252,6 +252,8 @@ runs = Table(
     # The present attempt's latest progress report: a fraction from 0 to 1, and a few words.
     Column("progress", Float),
     Column("progress_text", String(200)),
+    Index("ix_runs_created_at_id", "created_at", "id"),
+    Index("ix_runs_owner_id_created_at_id", "owner_id", "created_at", "id"),
     Index("ix_runs_task_id_created_at_id", "task_id", "created_at", "id"),
     Index("ix_runs_task_id_state_created_at_id", "task_id", "state", "created_at", "id"),
     Index("ix_runs_state_created_at", "state", "created_at"),

@@ -145,6 +145,47 @@ class TaskPage(_Output):
     total: int | None = None
 
 
+class ListedRun(Run):
+    """A run in a list over all tasks."""
+
+    task_name: str
+    owner_id: str
+    owner_name: str
+
+
+class ListedRunPage(_Output):
+    """A page of the runs of all tasks, newest first.
+
+    Attributes:
+        total: How many runs all pages have; present if the request has `count=true`.
+    """
+
+    items: list[ListedRun]
+    next_cursor: str | None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Which runs to list; None means any.
+
+    Attributes:
+        states: In one of these states now.
+        owner: Of the user or service account with this name.
+        task_id: Of this task.
+        key_id: Requested with this API key.
+        since: Requested at this moment or later.
+        until: Requested before this moment.
+    """
+
+    states: tuple[RunState, ...] | None = None
+    owner: str | None = None
+    task_id: str | None = None
+    key_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
 class RunPage(_Output):
     """A page of a task's runs, newest first.
 

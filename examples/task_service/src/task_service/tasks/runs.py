@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,13 +29,25 @@ from task_service.errors import (
 from task_service.ids import is_id, new_id
 from task_service.request_record import current_request
 
-from .models import AcceptedWork, Run, RunDetails, RunPage, RunPriority, RunState
+from .models import (
+    AcceptedWork,
+    ListedRun,
+    ListedRunPage,
+    Run,
+    RunDetails,
+    RunPage,
+    RunPriority,
+    RunQuery,
+    RunState,
+)
 from .next_run import OWNER_DISABLED, REQUESTED_WITH
 from .notifications import LocalEvents
 
 if TYPE_CHECKING:
     from .queue import QueueNotifier
 
+READ = "tasks:read"
+RUN = "tasks:run"
 READ_ALL = "tasks:read_all"
 """The permission to read other users' tasks and runs, and no more."""
 MANAGE_ALL = "tasks:manage_all"
@@ -54,6 +66,8 @@ MAX_QUEUED_PER_USER: Final = 1000
 IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
 """How long an `Idempotency-Key` is remembered."""
 
+_NEWEST_FIRST: Final = Order.by_time(runs.c.created_at, runs.c.id)
+_OWNERS: Final = users.alias("owners")
 _WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cancelled its runs."
 _BY_ANOTHER = "An administrator cancelled the run."
 # Visible ASCII, as a header field's value can hold it without quoting.
@@ -64,6 +78,20 @@ def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[b
     """That a row belongs to the principal, or that the principal may read all."""
     reads_all = principal.permissions & {READ_ALL, MANAGE_ALL}
     return true() if reads_all else owner == principal.owner.id
+
+
+def readable_by(principal: Principal[Any]) -> ColumnElement[bool]:
+    """That the principal may read a run: one that is visible, or one that its own API key has requested.
+
+    Raises:
+        PermissionDenied: The principal may neither read nor run tasks.
+    """
+    if READ in principal.permissions:
+        return visible_to(principal, runs.c.owner_id)
+    if RUN in principal.permissions and principal.key_id is not None:
+        its_own: ColumnElement[bool] = principal.key_id == REQUESTED_WITH
+        return its_own
+    raise PermissionDenied([READ])
 
 
 def check_may_manage(principal: Principal[Any], owner_id: str, *others: str) -> None:
@@ -82,6 +110,22 @@ def check_may_manage(principal: Principal[Any], owner_id: str, *others: str) -> 
         raise PermissionDenied(
             [MANAGE_ALL], f"This belongs to another owner. It needs the permission {MANAGE_ALL}."
         )
+
+
+def _conditions(query: RunQuery) -> Iterator[ColumnElement[bool]]:
+    if query.states is not None:
+        yield runs.c.state.in_(query.states)
+    if query.owner is not None:
+        named = select(_OWNERS.c.id).where(_OWNERS.c.username == query.owner)
+        yield runs.c.owner_id == named.scalar_subquery()
+    if query.task_id is not None:
+        yield runs.c.task_id == query.task_id
+    if query.key_id is not None:
+        yield query.key_id == REQUESTED_WITH
+    if query.since is not None:
+        yield runs.c.created_at >= query.since
+    if query.until is not None:
+        yield runs.c.created_at < query.until
 
 
 def as_run(row: Row[Any]) -> Run:
@@ -208,7 +252,7 @@ class Runs:
         Raises:
             RunNotFound: There is no such run, or the principal may not see it.
         """
-        return as_run(await self._visible(principal, run_id))
+        return as_run(await self._read(run_id, readable_by(principal)))
 
     async def details(self, principal: Principal[Any], run_id: str) -> RunDetails:
         """One run that the principal may see, with what it executes.
@@ -216,19 +260,58 @@ class Runs:
         Raises:
             RunNotFound: There is no such run, or the principal may not see it.
         """
-        return RunDetails.model_validate(await self._visible(principal, run_id))
+        return RunDetails.model_validate(await self._read(run_id, readable_by(principal)))
 
-    async def _visible(self, principal: Principal[Any], run_id: str) -> Row[Any]:
+    async def to_repeat(self, principal: Principal[Any], run_id: str) -> RunDetails:
+        """One run with what it executes, for a principal who may run its task without reading it.
+
+        Raises:
+            RunNotFound: There is no such run, or its owner is another and the principal may not see it.
+        """
+        visible = visible_to(principal, runs.c.owner_id)
+        return RunDetails.model_validate(await self._read(run_id, visible))
+
+    async def _read(self, run_id: str, condition: ColumnElement[bool]) -> Row[Any]:
         if not is_id(run_id, "run"):
             raise RunNotFound
         async with self._accounts.db.read() as connection:
-            result = await connection.execute(
-                select(runs).where(runs.c.id == run_id, visible_to(principal, runs.c.owner_id))
-            )
+            result = await connection.execute(select(runs).where(runs.c.id == run_id, condition))
             row = result.one_or_none()
         if row is None:
             raise RunNotFound
         return row
+
+    async def search(
+        self, principal: Principal[Any], query: RunQuery, wanted: PageRequest = FIRST_PAGE
+    ) -> ListedRunPage:
+        """A page of the runs of all tasks that the principal may see, newest first. Those of deleted tasks are left out.
+
+        Args:
+            principal: The caller.
+            query: Which runs.
+            wanted: Which page of them, of 100 at most.
+
+        Raises:
+            PermissionDenied: As :func:`readable_by`.
+            InputInvalid: Fields `cursor` and `limit`.
+        """
+        paging = Paging(_NEWEST_FIRST, query, wanted, max_limit=MAX_PAGE)
+        statement = (
+            select(
+                *RUN_COLUMNS,
+                tasks.c.name.label("task_name"),
+                runs.c.owner_id,
+                users.c.username.label("owner_name"),
+            )
+            .join_from(runs, tasks, tasks.c.id == runs.c.task_id)
+            .join(users, users.c.id == runs.c.owner_id)
+            .where(tasks.c.deleted_at.is_(None), readable_by(principal), *_conditions(query))
+        )
+        async with self._accounts.db.read() as connection:
+            page = await paging.read(connection, statement, ListedRun.model_validate)
+        # A total that was not asked for is left out.
+        total = {"total": page.total} if wanted.count else {}
+        return ListedRunPage(items=list(page.items), next_cursor=page.next_cursor, **total)
 
     async def list(
         self,
@@ -255,8 +338,7 @@ class Runs:
         statement = select(runs).where(runs.c.task_id == task_id)
         if state is not None:
             statement = statement.where(runs.c.state == state)
-        newest_first = Order.by_time(runs.c.created_at, runs.c.id)
-        paging = Paging(newest_first, (task_id, state), wanted, max_limit=MAX_PAGE)
+        paging = Paging(_NEWEST_FIRST, (task_id, state), wanted, max_limit=MAX_PAGE)
         async with self._accounts.db.read() as connection:
             visible = await connection.scalar(
                 select(tasks.c.id).where(

@@ -92,6 +92,7 @@ class _Page:
 _PAGES = (
     _Page("/tasks", "tasks.html"),
     _Page("/tasks/{task_id}", "task.html"),
+    _Page("/runs", "runs.html"),
     _Page("/keys", "keys.html"),
     _Page("/keys/{key_id}", "key.html"),
     _Page("/account", "account.html"),

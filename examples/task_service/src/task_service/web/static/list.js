@@ -44,6 +44,9 @@ export function filtering(form, changed) {
   return chosen;
 }
 
+/** A query in which a list names its parameter several times. */
+const inQuery = (values) => new URLSearchParams(Object.entries(values).flatMap(([name, value]) => [value].flat().map((one) => [name, one])));
+
 export class LiveList {
   items = [];
   more = false;
@@ -75,7 +78,7 @@ export class LiveList {
       const query = { ...(this.limit && { limit: this.limit }), ...this.query() };
       let cursor, counted;
       for (let page = 0; page < this.#pages && cursor !== null; page += 1) {
-        const { items: more, next_cursor: next, ...rest } = await api(`${this.path}?${new URLSearchParams({ ...query, ...(cursor ? { cursor } : this.counts && { count: true }) })}`);
+        const { items: more, next_cursor: next, ...rest } = await api(`${this.path}?${inQuery({ ...query, ...(cursor ? { cursor } : this.counts && { count: true }) })}`);
         items.push(...more);
         counted ??= rest;
         cursor = next;

@@ -29,8 +29,8 @@ const COLUMNS = [
   ["When", ({ last_run: run }) => run && quiet(when(run.created_at))],
   ["Duration", ({ last_run: run }) => run && quiet(took(run))],
   ["Actions", (task) => me.may("tasks:run") && me.manages(task) && button([icon("play"), "Run"], `run:${task.id}`, async () => {
-    await startRun(task.id);
-    say(`${task.name} was started.`);
+    const run = await startRun(task.id);
+    say(`${task.name} was started.`, false, ["View run", `/tasks/${task.id}?run=${run.id}`]);
     await tasks.refresh();
   }, { "aria-label": `Run ${task.name}` }), "row-actions"],
 ].filter(Boolean);

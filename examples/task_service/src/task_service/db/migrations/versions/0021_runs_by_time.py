@@ -1,0 +1,22 @@
+"""Indexes for lists of runs over all tasks, newest first.
+
+Older processes work with this schema.
+
+Revision ID: 0021
+Revises: 0020
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0021"
+down_revision = "0020"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_index("ix_runs_created_at_id", "runs", ["created_at", "id"])
+    op.create_index("ix_runs_owner_id_created_at_id", "runs", ["owner_id", "created_at", "id"])
+    works_with = sa.table("schema_works_with", sa.column("revision"), sa.column("code"))
+    op.bulk_insert(works_with, [{"revision": "0021", "code": code} for code in ("0019", "0020")])
