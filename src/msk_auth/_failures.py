@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 
-from .core.errors import StoreUnavailable
+from .core.errors import Problem, StoreUnavailable
 from .core.immutability import NotShareable
-from .core.logins import LoginFailed, NotALogin
+from .core.logins import LoginFailed, NotALogin, raised_at
 
 _log = logging.getLogger("msk_auth")
 
@@ -36,6 +36,33 @@ def log_failure(level: int, what: str, error: Exception) -> None:
         _log.log(level, "%s: %s: %r", what, name, error.__cause__ or error)
     else:
         _log.log(level, "%s: %s", what, name, exc_info=error)
+
+
+def look_up_failed(name: str, error: Exception) -> None:
+    """Return for a function of the application that cannot read what it is asked for, and so finds nothing.
+
+    That is a `ValueError` itself, as `int` and `UUID` raise it, or a `DataError` of a database. A subclass may be of anything else,
+    such as an answer that is no JSON.
+
+    Args:
+        name: The function's, as an argument of the authenticator.
+        error: What it raised.
+
+    Raises:
+        StoreUnavailable: The function failed otherwise: it was logged.
+        Exception: A problem or an outage of the database, unchanged.
+    """
+    if isinstance(error, Problem) or _is_outage(error):
+        raise error
+    # SQLAlchemy keeps what a type or the driver raised as `orig`.
+    raised = (error, getattr(error, "orig", None))
+    kinds = [kind.__name__ for each in raised for kind in type(each).__mro__]
+    if "DataError" in kinds or any(type(each) is ValueError for each in raised):
+        message = f"the application's {name} raised {type(error).__name__} at {raised_at(error)}."
+        _log_once(logging.WARNING, f"{message} Return None for an id that is no user's.")
+        return
+    log_failure(logging.ERROR, f"the application's {name} raised", error)
+    raise StoreUnavailable from error
 
 
 def unavailable_because(error: Exception) -> StoreUnavailable:

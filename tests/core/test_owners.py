@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -11,7 +13,8 @@ import pytest
 from tests.cases import refused_with
 from tests.core.support import MICROSECOND, NOW, SECOND, World, token
 
-from msk_auth import ApiKey, Login, Owner, Principal
+from msk_auth import ApiKey, Login, Owner, Principal, Session
+from msk_auth._failures import _log_once
 from msk_auth.core.key_management import MAX_PAGE
 from msk_auth.errors import ConfigurationError, Problem, StoreUnavailable
 from msk_auth.events import KeyDeleted, KeyRevocation, Refusal, RevocationCause
@@ -314,3 +317,79 @@ def test_a_key_that_another_process_deletes_at_the_same_time_is_no_error(world: 
 
     world.store._call = racing  # type: ignore[method-assign]
     assert world.call("forget_owner", "ann") == 0
+
+
+# What the application's look-ups cannot read, or fail on.
+
+
+class DataError(Exception):
+    """As drivers name what a column cannot hold (PEP 249)."""
+
+
+class StatementError(Exception):
+    """As SQLAlchemy has one, for what a type raised before the statement was sent."""
+
+    orig = ValueError("badly formed hexadecimal UUID string")
+
+
+@pytest.mark.parametrize("place", ["owner of a key", "owner of a token", "session"])
+@pytest.mark.parametrize("number", range(3))
+def test_an_id_that_a_look_up_cannot_read_is_nobodys(
+    world: World, place: str, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = [ValueError("for int()"), DataError("out of range"), StatementError()][number]
+    credential = world.create().value.reveal() if place == "owner of a key" else token()
+    table = world.sessions if place == "session" else world.owners
+    table["s1" if place == "session" else "ann"] = failure
+    _log_once.cache_clear()
+    caplog.clear()
+    for _ in range(2):
+        with refused_with("owner_disabled" if place == "owner of a key" else "token_revoked"):
+            world.enter(credential)
+    (logged,) = caplog.records
+    name = "find_session" if place == "session" else "find_owner"
+    raised = f"the application's {name} raised {type(failure).__name__} at "
+    assert logged.levelno == logging.WARNING
+    assert logged.getMessage().startswith(raised)
+    assert "of range" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "failure", [json.JSONDecodeError("Expecting value", "<html>", 0), KeyError("ann")]
+)
+def test_a_look_up_that_fails_in_another_way_is_named_in_the_log(
+    world: World, failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    credential = world.create().value.reveal()
+    world.owners["ann"] = failure
+    with pytest.raises(StoreUnavailable):
+        world.enter(credential)
+    (logged,) = caplog.records
+    assert logged.levelno == logging.ERROR
+    assert logged.getMessage() == (f"the application's find_owner raised: {type(failure).__name__}")
+    assert logged.exc_info is not None
+
+
+UUID = "0190a6e4-1b7c-7def-8abc-0123456789ab"
+
+
+@pytest.mark.parametrize("spelling", [UUID.upper(), UUID.replace("-", ""), UUID])
+def test_a_uuid_is_the_same_owner_in_any_spelling(world: World, spelling: str) -> None:
+    owner = Owner(UUID, {"tasks:read"}, "Ann")
+    world.owners |= {UUID: owner, spelling: owner}
+    world.sessions["s1"] = Session("s1", UUID)
+    principal = world.enter(token(sub=spelling))
+    assert principal.owner.id == UUID
+    assert verify_again(world, principal).owner is owner
+    created = world.call("create_key", principal, name="ci")
+    assert created.record.owner_id == UUID
+
+
+@pytest.mark.parametrize("other", ["x" * 32, UUID.replace("-", "")[:-1], UUID[:-1] + "c", "7"])
+def test_what_is_no_spelling_of_the_same_uuid_is_another_owner(world: World, other: str) -> None:
+    world.owners[other] = Owner(UUID, (), "Ann")
+    world.owners["X" * 32] = Owner("x" * 32, (), "Ann")
+    for subject in (other, "X" * 32):
+        world.sessions["s1"] = Session("s1", subject)
+        with pytest.raises(StoreUnavailable):
+            world.enter(token(sub=subject))

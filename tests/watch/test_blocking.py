@@ -196,7 +196,7 @@ class Hanging:
                 assert self._ends.wait(60)
             return found
 
-        site.blocking._look_ups._find_owner = find_owner
+        site.blocking._look_ups.read_owner = find_owner
 
     def begin(self, watch: Watch[str]) -> None:
         self._thread = threading.Thread(target=watch.check)
@@ -238,7 +238,7 @@ def test_what_another_thread_reads_is_not_waited_for_but_never_too_old(site: Sit
         second.check()
         assert site.reads == {}
         site.clock.advance(SECOND)
-        site.blocking._look_ups._find_owner = site.find_owner
+        site.blocking._look_ups.read_owner = site.find_owner
         with refused_with("owner_disabled"):
             second.check()
     finally:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from msk_auth._failures import look_up_failed
 from msk_auth.core import tokens
 from msk_auth.core.authentication import Authenticated, Presented, Rules, at_address, stands, within
 from msk_auth.core.errors import (
@@ -36,6 +37,7 @@ from msk_auth.core.model import (
     Principal,
     Session,
     UserT,
+    is_same_id,
 )
 from msk_auth.core.references import Reference
 from msk_auth.core.store import WrongRecord, offered
@@ -48,7 +50,7 @@ from .store import AsyncKeyStore
 if TYPE_CHECKING:  # async only
     from msk_auth.batching import BatchedReader
 
-R = TypeVar("R", ApiKey, Owner[Any], Session)
+R = TypeVar("R", ApiKey, Session)
 
 _FindMany: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]]  # async only
 
@@ -110,18 +112,34 @@ class AsyncLookUps(Generic[UserT]):
         return await self._find_many(key_ids)
 
     async def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
-        """The application's user with an id."""
-        return _requested("an owner", await self.read_owner(owner_id), owner_id)
+        """The application's user with an id; None also for an id that its function cannot read."""
+        try:
+            found = await self.read_owner(owner_id)
+        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+            look_up_failed("find_owner", error)
+            return None
+        if found is not None and not is_same_id(found.id, owner_id):
+            raise WrongRecord("an owner")
+        return found
 
     async def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[UserT] | None:
         """The application's user for the subject of an issuer."""
         find = self.read_external_owner
-        return None if find is None else await find(identity)
+        try:
+            return None if find is None else await find(identity)
+        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+            look_up_failed("find_external_owner", error)
+            return None
 
     async def find_session(self, session_id: str, /) -> Session | None:
         """The login session with an id."""
         find = self._find_session
-        return None if find is None else _requested("a session", await find(session_id), session_id)
+        try:
+            found = None if find is None else await find(session_id)
+        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+            look_up_failed("find_session", error)
+            return None
+        return _requested("a session", found, session_id)
 
 
 def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
@@ -290,7 +308,9 @@ class AsyncVerifier:
 
     async def _find_open_session(self, session_id: str, owner_id: str, now: datetime) -> Session:
         session = await self._reads.find_session(session_id)
-        if session is None or session.owner_id != owner_id or session.ended_at is not None:
+        if session is None or session.ended_at is not None:
+            raise CredentialRefused("token_revoked")
+        if not is_same_id(session.owner_id, owner_id):
             raise CredentialRefused("token_revoked")
         if session.expires_at is not None and now >= session.expires_at:
             raise CredentialRefused(

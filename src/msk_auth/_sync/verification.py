@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from msk_auth._failures import look_up_failed
 from msk_auth.core import tokens
 from msk_auth.core.authentication import Authenticated, Presented, Rules, at_address, stands, within
 from msk_auth.core.errors import (
@@ -37,6 +38,7 @@ from msk_auth.core.model import (
     Principal,
     Session,
     UserT,
+    is_same_id,
 )
 from msk_auth.core.references import Reference
 from msk_auth.core.store import WrongRecord
@@ -46,7 +48,7 @@ from msk_auth.users import RequestSession, in_session_of
 from . import primitives
 from .store import KeyStore
 
-R = TypeVar("R", ApiKey, Owner[Any], Session)
+R = TypeVar("R", ApiKey, Session)
 
 
 class LookUps(Generic[UserT]):
@@ -87,18 +89,34 @@ class LookUps(Generic[UserT]):
         return _requested("a key", self._store.find(key_id), key_id)
 
     def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
-        """The application's user with an id."""
-        return _requested("an owner", self.read_owner(owner_id), owner_id)
+        """The application's user with an id; None also for an id that its function cannot read."""
+        try:
+            found = self.read_owner(owner_id)
+        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+            look_up_failed("find_owner", error)
+            return None
+        if found is not None and not is_same_id(found.id, owner_id):
+            raise WrongRecord("an owner")
+        return found
 
     def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[UserT] | None:
         """The application's user for the subject of an issuer."""
         find = self.read_external_owner
-        return None if find is None else find(identity)
+        try:
+            return None if find is None else find(identity)
+        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+            look_up_failed("find_external_owner", error)
+            return None
 
     def find_session(self, session_id: str, /) -> Session | None:
         """The login session with an id."""
         find = self._find_session
-        return None if find is None else _requested("a session", find(session_id), session_id)
+        try:
+            found = None if find is None else find(session_id)
+        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+            look_up_failed("find_session", error)
+            return None
+        return _requested("a session", found, session_id)
 
 
 def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
@@ -263,7 +281,9 @@ class Verifier:
 
     def _find_open_session(self, session_id: str, owner_id: str, now: datetime) -> Session:
         session = self._reads.find_session(session_id)
-        if session is None or session.owner_id != owner_id or session.ended_at is not None:
+        if session is None or session.ended_at is not None:
+            raise CredentialRefused("token_revoked")
+        if not is_same_id(session.owner_id, owner_id):
             raise CredentialRefused("token_revoked")
         if session.expires_at is not None and now >= session.expires_at:
             raise CredentialRefused(

@@ -97,7 +97,7 @@ class Owner(Generic[UserT]):
     change is refused (see :func:`~msk_auth.immutable`).
 
     Attributes:
-        id: The value of `ApiKey.owner_id` and of a JWT's `sub`.
+        id: The value of `ApiKey.owner_id` and of a JWT's `sub`, which may be another spelling of the same UUID.
         permissions: Everything the user may do now, from any iterable of strings.
         user: The application's own object, which request handlers get with its type.
         disabled: True refuses every key and login of this user.
@@ -229,6 +229,15 @@ class Login:
             session_id=session_id if _is_id(session_id) else None,
             valid_until=_moment(claims.get("exp")),
         )
+
+
+def is_same_id(one: str, other: str) -> bool:
+    """Whether two texts are one id: equal, or spellings of one UUID, with or without hyphens and capitals (RFC 9562, section 4)."""
+    if one == other:
+        return True
+    digits = one.replace("-", "").lower()
+    is_uuid = len(digits) == 32 and digits.isalnum() and digits.strip("0123456789abcdef") == ""
+    return is_uuid and digits == other.replace("-", "").lower()
 
 
 def _is_id(value: object) -> TypeGuard[str]:

@@ -17,7 +17,7 @@ from sqlalchemy.sql import Select
 from msk_auth._sync.primitives import result_of
 from msk_auth._sync.users import Users
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.model import Login, Owner, UserT
+from msk_auth.core.model import Login, Owner, UserT, is_same_id
 
 from .running import Session
 
@@ -138,5 +138,5 @@ def _key_of(kind: type[_Key], user_id: str) -> _Key | None:
         key = kind(user_id)
     except ValueError:
         return None
-    # `int` and `UUID` read other spellings too, and one user has one id.
-    return key if str(key) == user_id else None
+    # `int` and `UUID` read more than an id, such as "+1_0".
+    return key if is_same_id(str(key), user_id) else None
