@@ -55,6 +55,7 @@ PUBLIC = [
     "require",
     "require_interactive",
     "require_key",
+    "require_login",
 ]
 
 OBJECTS: dict[str, Any] = {

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +44,7 @@ from msk_auth import (
     require,
     require_interactive,
     require_key,
+    require_login,
 )
 from msk_auth import _route_audit as audit
 from msk_auth._route_audit import RouteReport, has_own_guard, judge, register_reader
@@ -117,6 +119,7 @@ SHARED = {
     "GET /admin/config": "interactive; permissions: admin:config",
     "PATCH /admin/config": "interactive; permissions: admin:config",
     "POST /fresh": "interactive; login at most 900 s old",
+    "GET /login": "login",
     "GET /key": "API key",
     "POST /hook": "API key; permissions: tasks:run",
     "GET /missing": "authenticated",
@@ -539,6 +542,7 @@ def test_policies_in_one_line() -> None:
     new = require_interactive(max_age=timedelta(seconds=90))
     assert shown(old, new) == "interactive; permissions: a; login at most 90 s old"
     assert shown(require_key()) == "API key"
+    assert shown(require_login("a")) == "login; permissions: a"
     assert shown(require("a"), require_key("b")) == "API key; permissions: a, b"
 
 
@@ -546,9 +550,12 @@ def test_a_route_for_keys_may_look_like_administration_only_by_name() -> None:
     route = AuditedRoute("/tokens", ("POST",), "route", "name", (require_key("tokens:issue"),))
     assert "API keys pass" in judge([route]).problems[0]
     assert judge([route], accepted=("POST /tokens",)).ok
+    assert judge([replace(route, policies=(require_login("tokens:issue"),))]).ok
 
 
 def test_a_route_that_demands_a_key_and_a_login_lets_nobody_pass() -> None:
+    other = (require_key("a"), require_login())
+    assert not judge([AuditedRoute("/x", ("POST",), "route", "name", other)]).ok
     both = (require_key("a"), require_interactive())
     report = judge([AuditedRoute("/x", ("POST",), "route", "name", both)])
     assert report.routes[0].access is Access.INTERACTIVE

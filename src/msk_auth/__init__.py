@@ -30,7 +30,14 @@ from .core.model import (
     Session,
     local_principal,
 )
-from .core.policy import Policy, any_credential, require, require_interactive, require_key
+from .core.policy import (
+    Policy,
+    any_credential,
+    require,
+    require_interactive,
+    require_key,
+    require_login,
+)
 from .tokens.profile import KeyRing, SigningKey, TokenProfile
 
 __version__ = "0.1.0"
@@ -71,4 +78,5 @@ __all__ = [
     "require",
     "require_interactive",
     "require_key",
+    "require_login",
 ]

@@ -145,6 +145,7 @@ class Access(Enum):
     AUTHENTICATED = "authenticated"
     PERMISSIONS = "permissions"
     INTERACTIVE = "interactive"
+    LOGIN = "login"
     KEY = "API key"
     OWN_GUARD = "the application's own guard"
     UNDECLARED = "undeclared"
@@ -188,6 +189,8 @@ class AuditedRoute:
             return Access.PUBLIC
         if any(policy.interactive for policy in self.policies):
             return Access.INTERACTIVE
+        if any(policy.login for policy in self.policies):
+            return Access.LOGIN
         if any(policy.key for policy in self.policies):
             return Access.KEY
         if self.permissions:
@@ -323,11 +326,13 @@ def judge(
 
 
 def _is_impassable(policies: Collection[Policy]) -> bool:
-    return any(each.key for each in policies) and any(each.interactive for each in policies)
+    takes_logins_only = any(each.interactive or each.login for each in policies)
+    return takes_logins_only and any(each.key for each in policies)
 
 
 def _administration(route: AuditedRoute) -> str | None:
-    if route.access is Access.INTERACTIVE or (route.methods and set(route.methods) <= SAFE_METHODS):
+    takes_no_key = route.access in {Access.INTERACTIVE, Access.LOGIN}
+    if takes_no_key or (route.methods and set(route.methods) <= SAFE_METHODS):
         return None
     word = sensitive_word(route.path, route.permissions)
     if word is None:

@@ -15,6 +15,7 @@ second column below is the guard of each route; the responses are JSON.
     GET  /both            tasks:read and tasks:run, as two guards
     *    /admin/config    interactive, admin:config (GET and PATCH)
     POST /fresh           interactive, logged in within the last MAX_AGE
+    GET  /login           a login
     GET  /key             API key
     POST /hook            API key, tasks:run
     GET  /missing         authenticated; raises TaskNotFound, a problem of the application's own
@@ -25,7 +26,8 @@ second column below is the guard of each route; the responses are JSON.
     GET  /api/own-keys    any credential; the application's own
          /api/admin/keys  the key routes for administrators, with admin_keys(authenticator)
 
-`/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/about`, `/both`, `/fresh`, `/key`, `/hook` and `GET /api/own-keys` respond with
+`/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/about`, `/both`, `/fresh`, `/login`, `/key`, `/hook` and
+`GET /api/own-keys` respond with
 `describe(principal)`, the others with any object, all with status 200.
 
 Made by an adapter with `header="X-API-Key"`, the application answers `KEY_HEADER_CASES` as well, and all of `CASES` but "credentials

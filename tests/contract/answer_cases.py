@@ -116,6 +116,11 @@ def answer_cases() -> Iterator[Case]:
     yield Case("a fresh login", "POST /fresh", 200, headers=bearer("jwt"))
     yield Case("a login just fresh enough", "POST /fresh", 200, headers=bearer("jwt_just"))
     yield Case("a login too old", "POST /fresh", 401, "login_too_old", TOO_OLD, bearer("jwt_old"))
+    yield Case("a login where any login will do", "GET /login", 200, headers=bearer("jwt"))
+    for credential in ("key", "key_read"):
+        name = f"{credential} where any login will do"
+        yield Case(name, "GET /login", 403, "interactive_required", INTERACTIVE, bearer(credential))
+    yield Case("nothing where a login is due", "GET /login", 401, "credentials_missing", MISSING)
     for request in ("GET /key", "POST /hook"):
         yield Case(f"a key on {request}", request, 200, headers=bearer("key"))
         for credential in ("jwt", "jwt_admin", "jwt_bob"):

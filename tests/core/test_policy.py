@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
@@ -22,6 +23,7 @@ from msk_auth import (
     require,
     require_interactive,
     require_key,
+    require_login,
 )
 from msk_auth.core.policy import named_first
 from msk_auth.errors import (
@@ -62,6 +64,8 @@ LOGIN = require_interactive()
 LOGIN_WRITE = require_interactive("write")
 FRESH = require_interactive(max_age=HOUR)
 FRESH_WRITE = require_interactive("write", max_age=HOUR)
+ANY_LOGIN = require_login()
+ANY_LOGIN_WRITE = require_login("write")
 KEY = require_key()
 KEY_READ = require_key("read")
 KEY_WRITE = require_key("write")
@@ -89,6 +93,12 @@ TABLE = [
     (FRESH_WRITE, INTERACTIVE, "permission_denied"),
     (FRESH_WRITE, API_KEY, "interactive_required"),
     (FRESH_WRITE, TOKEN, "interactive_required"),
+    (ANY_LOGIN, INTERACTIVE, None),
+    (ANY_LOGIN, API_KEY, "interactive_required"),
+    (ANY_LOGIN, TOKEN, None),
+    (ANY_LOGIN_WRITE, INTERACTIVE, "permission_denied"),
+    (ANY_LOGIN_WRITE, API_KEY, "interactive_required"),
+    (ANY_LOGIN_WRITE, TOKEN, "permission_denied"),
     (KEY, INTERACTIVE, "key_required"),
     (KEY, API_KEY, None),
     (KEY, TOKEN, "key_required"),
@@ -119,6 +129,7 @@ class NewKind(Enum):
 @pytest.mark.parametrize("kind", [None, "interactive", True, 1, NewKind.PASSKEY])
 def test_a_kind_that_the_table_does_not_name_is_denied(kind: object) -> None:
     assert outcome(LOGIN, principal(kind)) == "interactive_required"
+    assert outcome(ANY_LOGIN, principal(kind)) == "interactive_required"
     assert outcome(KEY, principal(kind)) == "key_required"
 
 
@@ -330,6 +341,10 @@ MACHINE = replace(principal(TOKEN, "read"), scopes=frozenset({"read"}))
         (require_interactive("read"), PERSON, None),
         (require_interactive("write"), PERSON, "permission_denied"),
         (KEY, PERSON, "key_required"),
+        (ANY_LOGIN, SCOPED, "interactive_required"),
+        (ANY_LOGIN, MACHINE, "permission_denied"),
+        (ANY_LOGIN, PERSON, "permission_denied"),
+        (require_login("read"), MACHINE, None),
     ],
 )
 def test_a_token_with_grants_passes_as_a_key_with_scopes_and_a_persons_as_a_login(
@@ -354,7 +369,9 @@ def test_the_refusal_says_what_to_do(caller: Principal[str], detail: str) -> Non
     assert caught.value.required == ()
 
 
-@pytest.mark.parametrize("more", [{"permissions": {"read"}}, {"interactive": True}, {"key": True}])
+@pytest.mark.parametrize(
+    "more", [{"permissions": {"read"}}, {"interactive": True}, {"key": True}, {"login": True}]
+)
 def test_any_credential_demands_nothing_else(more: dict[str, Any]) -> None:
     # Made here: `make mutants` does not see what the tables above make while they are imported.
     any_credential().check(SCOPED, NOW)
@@ -362,10 +379,11 @@ def test_any_credential_demands_nothing_else(more: dict[str, Any]) -> None:
         Policy(any_credential=True, **more)
 
 
-def test_a_policy_for_keys_and_for_logins_is_refused_at_start() -> None:
+@pytest.mark.parametrize("two", [*itertools.combinations(["interactive", "login", "key"], 2)])
+def test_a_policy_for_two_kinds_is_refused_at_start(two: tuple[str, str]) -> None:
     require_key().check(WHOLE, NOW)
-    with pytest.raises(ConfigurationError, match="No credential is a key and an interactive login"):
-        Policy(key=True, interactive=True)
+    with pytest.raises(ConfigurationError, match="no policy demands two of them"):
+        Policy(**dict.fromkeys(two, True))  # type: ignore[arg-type]
 
 
 def test_a_guard_for_keys_needs_the_permissions_that_it_names() -> None:
@@ -378,6 +396,7 @@ def test_a_guard_for_keys_needs_the_permissions_that_it_names() -> None:
 
 def test_a_guard_for_keys_is_not_bare_so_that_no_other_guard_replaces_it() -> None:
     assert not require_key().is_bare
+    assert not require_login().is_bare
     assert named_first([ANY, KEY]) == [KEY, ANY]
 
 
@@ -405,6 +424,7 @@ def test_what_is_no_principal_is_refused_without_its_value(given: Any) -> None:
         (any_credential(), "an API key or a login token"),
         (require_interactive("a"), "takes no API key"),
         (require_interactive(max_age=timedelta(hours=1)), "takes no API key"),
+        (require_login("a"), "takes no API key"),
         (require_key("a"), "for API keys only"),
     ],
 )

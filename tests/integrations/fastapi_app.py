@@ -107,6 +107,10 @@ def fastapi_app(
     ) -> dict[str, Any]:
         return describe(principal)
 
+    @app.get("/login")
+    async def login(principal: Annotated[Principal[User], auth.require_login()]) -> dict[str, Any]:
+        return describe(principal)
+
     @app.get("/key")
     async def key(principal: Annotated[Principal[User], auth.require_key()]) -> dict[str, Any]:
         return describe(principal)

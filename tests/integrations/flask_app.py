@@ -102,6 +102,7 @@ def flask_app(
     routes.add(plain, "/admin/config", GET=config, PATCH=config)
     fresh = auth.require_interactive(max_age=MAX_AGE)(describing())
     routes.add(plain, "/fresh", POST=fresh)
+    routes.add(plain, "/login", GET=auth.require_login()(describing()))
     routes.add(plain, "/key", GET=auth.require_key()(describing()))
     routes.add(plain, "/hook", POST=auth.require_key("tasks:run")(describing()))
 

@@ -84,6 +84,10 @@ def litestar_app(
     async def fresh(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
+    @get("/login", guards=[auth.require_login()])
+    async def login(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
     @get("/key", guards=[auth.require_key()])
     async def key(principal: Current) -> dict[str, Any]:
         return describe(principal)
@@ -162,6 +166,7 @@ def litestar_app(
         config,
         fresh,
         key,
+        login,
         hook,
         missing,
         busy,

@@ -128,6 +128,7 @@ def starlette_app(
                 auth.require_interactive(max_age=MAX_AGE)(describe_caller),
                 methods=["POST"],
             ),
+            Route("/login", auth.require_login()(describe_caller)),
             Route("/key", auth.require_key()(describe_caller)),
             Route("/hook", auth.require_key("tasks:run")(describe_caller), methods=["POST"]),
             Route("/missing", missing),

@@ -100,6 +100,7 @@ def _tools(auth: McpAuth[Any]) -> dict[str, Policy]:
         "GET /admin/config": auth.require_interactive("admin:config"),
         "PATCH /admin/config": auth.require_interactive("admin:config"),
         "POST /fresh": auth.require_interactive(max_age=MAX_AGE),
+        "GET /login": auth.require_login(),
         "GET /key": auth.require_key(),
         "POST /hook": auth.require_key("tasks:run"),
     }

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.adapter import World, admin_keys, make_world
 from tests.integrations.adapters import adapter_of, mounted, send
 
-from msk_auth import Policy, require, require_interactive, require_key
+from msk_auth import Policy, require, require_interactive, require_key, require_login
 from msk_auth.errors import ConfigurationError
 from msk_auth.http._async.routes import KEY_ROUTES
 from msk_auth.http.openapi import complete_document, operations, scheme_name
@@ -307,6 +307,7 @@ async def test_only_an_application_with_service_accounts_has_their_parameter(
         ([require_key("hooks")], [{"ApiKey": ["hooks"]}]),
         ([require("read"), require_key("hooks")], [{"ApiKey": ["hooks", "read"]}]),
         ([require_key("hooks"), require_interactive()], [{"Login": ["hooks"]}]),
+        ([require_login("read")], [{"Login": ["read"]}]),
     ],
 )
 @pytest.mark.parametrize("apart", [True, False])

@@ -1,6 +1,6 @@
 """Who may do what: an operation's policy and the one check of a principal against it.
 
-Two tables name the kinds of credential that pass as interactive, and as a key. All others are denied.
+Three tables name the kinds of credential that pass as interactive, as a login, and as a key. All others are denied.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ _PASSES_AS_INTERACTIVE: Final = {
     CredentialKind.INTERACTIVE: True,
     CredentialKind.API_KEY: False,
     CredentialKind.TOKEN: False,
+}
+_PASSES_AS_LOGIN: Final = {
+    CredentialKind.INTERACTIVE: True,
+    CredentialKind.API_KEY: False,
+    CredentialKind.TOKEN: True,
 }
 _PASSES_AS_KEY: Final = {
     CredentialKind.INTERACTIVE: False,
@@ -68,10 +73,12 @@ class Policy:
         resource: What a key with resources has to reach, with parameters of the path in braces: `task:{task_id}`.
         any_resource: Whether a key with resources passes, whatever they are: what the operation does is limited to them by the
             application, with `Principal.reaches`.
+        login: Whether any login will do, of a person or with another token, and no API key.
 
     Raises:
-        ConfigurationError: A permission or the resource cannot be one; `resource` with `any_resource`; `max_age` without `interactive`, or shorter
-            than a second; `any_credential` with something else; `key` with `interactive`.
+        ConfigurationError: A permission or the resource cannot be one; `resource` with `any_resource`, or one of them where no
+            key passes; `max_age` without `interactive`, or shorter than a second; `any_credential` with something else; two of
+            `interactive`, `key` and `login`.
     """
 
     permissions: frozenset[str] = frozenset()
@@ -81,6 +88,7 @@ class Policy:
     key: bool = False
     resource: str | None = None
     any_resource: bool = False
+    login: bool = False
 
     def __post_init__(self) -> None:
         frozen = freeze_permissions(self.permissions, "permissions")
@@ -97,20 +105,22 @@ class Policy:
                 f"{self.resource!r} is not a resource. {RESOURCE_FORM} Write resource='task:{{task_id}}' for one of the path."
             )
         if (self.resource is not None or self.any_resource) and (
-            self.interactive or (self.resource is not None and self.any_resource)
+            self.interactive or self.login or (self.resource is not None and self.any_resource)
         ):
             raise ConfigurationError(
                 "resource and any_resource exclude each other, and limit keys: no login is limited to resources."
             )
+        demanded = (self.interactive, self.login, self.key)
         if self.any_credential and (
-            self.permissions or self.interactive or self.key or self.resource or self.any_resource
+            self.permissions or any(demanded) or self.resource or self.any_resource
         ):
             raise ConfigurationError(
-                "any_credential demands nothing else. Use require(…), require_interactive(…) or require_key(…)."
+                "any_credential demands nothing else. Use require(…), require_interactive(…), require_login(…) or"
+                " require_key(…)."
             )
-        if self.key and self.interactive:
+        if sum(demanded) > 1:
             raise ConfigurationError(
-                "No credential is a key and an interactive login. Use require_key(…) or require_interactive(…)."
+                "Use one of require_interactive(…), require_login(…) and require_key(…): no policy demands two of them."
             )
         if self.max_age is None:
             return
@@ -130,6 +140,7 @@ class Policy:
             self.permissions
             or self.any_credential
             or self.interactive
+            or self.login
             or self.key
             or self.resource is not None
             or self.any_resource
@@ -137,7 +148,7 @@ class Policy:
 
     def credentials_missing(self) -> CredentialsMissing:
         """What to raise for a request without credentials: it says which kind would do, where not every kind does."""
-        if self.interactive:
+        if self.interactive or self.login:
             return CredentialsMissing(
                 "This operation needs a login, and takes no API key. Log in, and send the login token in the header"
                 " 'Authorization: Bearer …'."
@@ -165,7 +176,7 @@ class Policy:
             path: The parameters of the request's path, for `resource`.
 
         Raises:
-            InteractiveRequired: Only an interactive login will do.
+            InteractiveRequired: Only an interactive login will do, or only a login.
             Forbidden: Only an API key will do.
             PermissionDenied: A permission is missing, or the credential has scopes of its own and none is named here; or it
                 has resources of its own, and does not reach this one, or none is named here.
@@ -181,6 +192,8 @@ class Policy:
         if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind):
             is_key = principal.kind is CredentialKind.API_KEY
             raise InteractiveRequired(None if is_key else _NO_PERSON)
+        if self.login and not _PASSES_AS_LOGIN.get(principal.kind):
+            raise InteractiveRequired
         if self.key and not _PASSES_AS_KEY.get(principal.kind):
             raise Forbidden("key_required")
         names_keys = self.permissions or self.any_credential or self.interactive
@@ -237,6 +250,15 @@ def require(*permissions: str, resource: str | None = None, any_resource: bool =
 def any_credential() -> Policy:
     """Authenticated in any way, also with a key that has scopes of its own."""
     return Policy(any_credential=True)
+
+
+def require_login(*permissions: str) -> Policy:
+    """With a login of a person or another token that is no API key, with all of these permissions.
+
+    For applications whose own older tokens still act for machines: :func:`require_interactive` refuses those as well. Without a
+    permission, a token that was granted less does not pass, as with :func:`require`.
+    """
+    return Policy(_named(permissions), login=True)
 
 
 def require_key(

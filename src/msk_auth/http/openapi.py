@@ -379,7 +379,7 @@ def scheme_name(policies: Iterable[Policy], unsafe: Policy | None = None) -> str
     wanted = tuple(policies)
     permissions = frozenset[str]().union(*(policy.permissions for policy in wanted))
     kind = _KEY if any(policy.key for policy in wanted) else _ANY
-    if any(policy.interactive for policy in wanted):
+    if any(policy.interactive or policy.login for policy in wanted):
         kind = _LOGIN
     return " ".join((kind, *sorted(permissions)))
 

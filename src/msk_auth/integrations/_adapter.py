@@ -10,7 +10,13 @@ from typing import Any, Generic, Self, TypeVar
 
 from msk_auth.authenticator import BaseAuthenticator
 from msk_auth.core.errors import ConfigurationError
-from msk_auth.core.policy import Policy, require, require_interactive, require_key
+from msk_auth.core.policy import (
+    Policy,
+    require,
+    require_interactive,
+    require_key,
+    require_login,
+)
 from msk_auth.http.admission import LoginSources, users_of
 from msk_auth.http.answers import ProblemRenderer
 from msk_auth.users import AnyUsers, users_in
@@ -79,6 +85,13 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
             max_age: The greatest age of the login (RFC 9470); None means any.
         """
         return self._guard(require_interactive(*permissions, max_age=max_age))
+
+    def require_login(self, *permissions: str) -> GuardT:
+        """A guard that demands a login of a person, or another token, with all of these permissions; no API key passes.
+
+        For applications whose own older tokens still act for machines.
+        """
+        return self._guard(require_login(*permissions))
 
     def require_key(
         self, *permissions: str, resource: str | None = None, any_resource: bool = False
