@@ -384,12 +384,6 @@ def test_a_rule_that_raises_means_a_machine_and_is_logged_once_without_claims(
     assert caplog.records[0].exc_info is None
 
 
-@pytest.mark.parametrize("rule", [True, "yes", [True]])
-def test_a_rule_that_is_no_function_is_refused_while_starting(rule: Any) -> None:
-    with pytest.raises(ConfigurationError, match="plain function that takes the claims"):
-        profile(interactive=rule)
-
-
 def test_a_rule_that_must_be_awaited_is_refused_while_starting() -> None:
     async def rule(_claims: object) -> bool:
         return True

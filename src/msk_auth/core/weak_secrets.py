@@ -143,8 +143,6 @@ def _decoded(view: bytes) -> Iterator[bytes]:
 
 @cache
 def _published() -> frozenset[bytes]:
-    from .weak_secrets import PUBLISHED
-
     return frozenset(view for secret in PUBLISHED for view in _views(secret))
 
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, cast
 
 from msk_auth.core.errors import ConfigurationError, CredentialRefused
 from msk_auth.core.logins import raised_at
@@ -100,8 +100,6 @@ def frozen(value: Any) -> object:
 
 _log = logging.getLogger("msk_auth")
 
-_Result = TypeVar("_Result")
-
 Rule: TypeAlias = Callable[[Claims], bool]
 
 Grants: TypeAlias = str | Callable[[Mapping[str, object]], Iterable[str]] | None
@@ -117,100 +115,46 @@ Effective permissions are those of the owner that the token was granted as well.
 """
 
 
-class ClaimsFunction:
-    """A function of the application, which is called with the claims of one issuer's tokens.
+class ClaimsRules:
+    """The application's functions of one issuer's claims: which tokens stand for a person's login, and what one was granted.
 
     Args:
         issuer: Whose tokens.
-        name: The argument with which the application passed it, for messages.
-        function: The function.
-        failure: What follows from an exception, for the log.
+        interactive: Those for which it returns True, and no other value, stand for a person's login.
+        grants: What limits the permissions.
 
     Raises:
-        ConfigurationError: It is not a plain function.
+        ConfigurationError: A function is async, or `grants` is an empty name.
     """
 
-    def __init__(
-        self, issuer: str, name: str, function: Callable[[Claims], object], failure: str
-    ) -> None:
-        # What an async function returns is neither True nor the names of permissions.
-        if not callable(cast("object", function)) or inspect.iscoroutinefunction(function):
-            raise ConfigurationError(
-                f"{name} must be a plain function that takes the claims of a token, and not be async."
-            )
-        self._issuer = issuer
-        self._name = name
-        self._function = function
-        self._failure = failure
-        self._warned = False
-
-    def call(self, claims: Claims, read: Callable[[object], _Result]) -> _Result | None:
-        """What `read` makes of the result; None if the function or `read` raises."""
-        try:
-            return read(self._function(claims))
-        except Exception as error:  # noqa: BLE001 - a rule may raise anything on claims it did not expect
-            if not self._warned:
-                self._warned = True
-                _log.warning(
-                    "the function %r for tokens of the issuer %r raised %s at %s. %s This is logged once.",
-                    self._name,
-                    self._issuer,
-                    type(error).__name__,
-                    raised_at(error),
-                    self._failure,
+    def __init__(self, issuer: str, interactive: Rule, grants: Grants = None) -> None:
+        for name, function in (("interactive", interactive), ("grants", grants)):
+            # What an async function returns is neither True nor the names of permissions.
+            if inspect.iscoroutinefunction(function):
+                raise ConfigurationError(
+                    f"{name} must be a plain function that takes the claims of a token, and not be async."
                 )
-            return None
-
-
-class InteractiveRule:
-    """Which tokens stand for a person's login: those for which the rule returns True, and no other value.
-
-    Args:
-        issuer: Whose tokens.
-        rule: Given the claims.
-
-    Raises:
-        ConfigurationError: It is not a plain function.
-    """
-
-    def __init__(self, issuer: str, rule: Rule) -> None:
-        self._function = ClaimsFunction(
-            issuer,
-            "interactive",
-            rule,
-            "The token counts as a machine's. Let the function return False for claims that it does not know.",
-        )
-
-    def applies_to(self, claims: Claims) -> bool:
-        """Whether a token with these claims does. With `act` (RFC 8693, section 4.1) another party acts for the person."""
-        return "act" not in claims and self._function.call(claims, _is_true) is True
-
-
-class GrantRule:
-    """Reads what a token was granted.
-
-    Args:
-        issuer: Whose tokens.
-        grants: What the application configured.
-
-    Raises:
-        ConfigurationError: `grants` is none of the three.
-    """
-
-    def __init__(self, issuer: str, grants: Grants) -> None:
         if grants == "":
             raise ConfigurationError("grants must be the name of a claim, such as 'scope'.")
-        self._claim = grants if isinstance(grants, str) else None
-        self._function = (
-            None
-            if grants is None or isinstance(grants, str)
-            else ClaimsFunction(
-                issuer,
-                "grants",
-                grants,
-                "The token is refused. Let the function return () for claims that grant nothing.",
+        self._issuer = issuer
+        self._interactive = interactive
+        self._grants = grants
+        self._warned: set[str] = set()
+
+    def is_interactive(self, claims: Claims) -> bool:
+        """Whether a token with these claims stands for a person's login.
+
+        With `act` (RFC 8693, section 4.1) another party acts for the person.
+        """
+        try:
+            return "act" not in claims and self._interactive(claims) is True
+        except Exception as error:  # noqa: BLE001 - a rule may raise anything on claims it did not expect
+            self._warn_once(
+                "interactive",
+                error,
+                "The token counts as a machine's. Let the function return False for claims that it does not know.",
             )
-        )
+            return False
 
     def scopes(self, claims: Claims) -> frozenset[str] | None:
         """The names that were granted; None if nothing limits the token.
@@ -218,23 +162,33 @@ class GrantRule:
         Raises:
             CredentialRefused: They cannot be read.
         """
-        if self._claim is not None:
-            granted = claims.get(self._claim, ())
-            return names(granted.split(" ") if isinstance(granted, str) else granted) - {""}
-        if self._function is None:
+        if self._grants is None:
             return None
-        read = self._function.call(claims, _granted)
-        if read is None:
-            raise CredentialRefused("token_invalid")
-        return read
+        if isinstance(self._grants, str):
+            granted = claims.get(self._grants, ())
+            return names(granted.split(" ") if isinstance(granted, str) else granted) - {""}
+        try:
+            answer: object = self._grants(claims)
+            # Of a string its letters would be taken for names, and of an object its members.
+            if isinstance(answer, str | Mapping):
+                raise TypeError("not a collection of names")  # noqa: TRY301
+            return names(tuple(cast("Iterable[object]", answer))) - {""}
+        except Exception as error:  # noqa: BLE001 - as above
+            self._warn_once(
+                "grants",
+                error,
+                "The token is refused. Let the function return () for claims that grant nothing.",
+            )
+            raise CredentialRefused("token_invalid") from None
 
-
-def _is_true(answer: object) -> bool:
-    return answer is True
-
-
-def _granted(answer: object) -> frozenset[str]:
-    # Of a string its letters would be taken for names, and of an object its members.
-    if isinstance(answer, str | Mapping):
-        raise TypeError("not a collection of names")
-    return names(tuple(cast("Iterable[object]", answer))) - {""}
+    def _warn_once(self, name: str, error: Exception, consequence: str) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning(
+                "the function %r for tokens of the issuer %r raised %s at %s. %s This is logged once.",
+                name,
+                self._issuer,
+                type(error).__name__,
+                raised_at(error),
+                consequence,
+            )

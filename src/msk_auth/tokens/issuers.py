@@ -44,7 +44,7 @@ from msk_auth.core.errors import ConfigurationError, CredentialRefused
 from msk_auth.core.model import ExternalIdentity
 from msk_auth.core.tokens import ParsedToken, VerifiedToken
 
-from .claims import Claims, GrantRule, Grants, InteractiveRule, Rule, audience, frozen, moment, text
+from .claims import Claims, ClaimsRules, Grants, Rule, audience, frozen, moment, text
 from .keysets import ALGORITHMS, MAX_KID, KeySet, PinnedKeySet, RemoteKeySet
 from .providers import SHARED, Provider, TokenKind, TokenRules, never
 
@@ -173,8 +173,7 @@ class ExternalIssuer:
             lifetime,
             self._allow_bound,
         )
-        self._grants = GrantRule(names[0], grants)
-        self._interactive = InteractiveRule(names[0], interactive or rules.is_person or never)
+        self._claims_rules = ClaimsRules(names[0], interactive or rules.is_person or never, grants)
 
     def __repr__(self) -> str:
         return f"<ExternalIssuer {self.provider} {self.names[0]!r}>"
@@ -236,8 +235,8 @@ class ExternalIssuer:
             # Its sessions are not of this application.
             session_id=None,
             has_session=False,
-            interactive=self._interactive.applies_to(shared),
-            scopes=self._grants.scopes(shared),
+            interactive=self._claims_rules.is_interactive(shared),
+            scopes=self._claims_rules.scopes(shared),
         )
 
     def _check_header(self, header: Mapping[str, object]) -> tuple[str, str]:

@@ -43,7 +43,7 @@ from msk_auth.core.model import CredentialKind, Principal, freeze_permissions
 from msk_auth.core.tokens import ParsedToken, VerifiedToken, b64encode, encode_segment
 from msk_auth.core.weak_secrets import check_secret
 
-from .claims import MAX_TEXT, Claims, InteractiveRule, is_text, moment, text
+from .claims import MAX_TEXT, Claims, ClaimsRules, is_text, moment, text
 from .claims import audience as audience_of
 from .claims import names as names_of
 
@@ -110,7 +110,7 @@ class TokenProfile:
         self.max_lifetime = max_lifetime
         self.leeway = leeway
         self.has_sessions = has_sessions
-        self._interactive = None if interactive is None else InteractiveRule(issuer, interactive)
+        self._interactive = None if interactive is None else ClaimsRules(issuer, interactive)
 
     def issue(
         self,
@@ -311,7 +311,7 @@ class TokenProfile:
             return False
         if self._interactive is None:
             return self.has_sessions and key.can_sign and "act" not in claims
-        return self._interactive.applies_to(claims)
+        return self._interactive.is_interactive(claims)
 
 
 def _check_zone(time: datetime) -> None:
