@@ -157,15 +157,21 @@ async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> Non
             second.record.id,
             {"name": "CI", "expires_at": "2026-01-02T00:10:01+00:00"},
         ),
-        ("key.updated", second.record.id, {"name": "CI 2"}),
+        (
+            "key.updated",
+            second.record.id,
+            {"name": "CI 2", "changed": {"name": {"old": "CI", "new": "CI 2"}}},
+        ),
         (
             "key.updated",
             second.record.id,
             {
                 "name": "CI 2",
-                "description": "nightly",
-                "labels": ["a", "env:prod"],
-                "networks": ["203.0.113.0/24"],
+                "changed": {
+                    "description": {"old": None, "new": "nightly"},
+                    "labels": {"old": None, "new": ["a", "env:prod"]},
+                    "networks": {"old": None, "new": ["203.0.113.0/24"]},
+                },
             },
         ),
         ("key.revoked", second.record.id, {"name": "CI 2"}),

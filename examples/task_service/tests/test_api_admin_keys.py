@@ -48,7 +48,7 @@ async def test_an_administrator_lists_the_keys_of_all_users_by_name(
     # As its owner sees it, and without a value.
     shown = expect(await user.get(f"/api/keys/{theirs[0]['id']}"), 200)
     (seen,) = [key for key in found if key["id"] == theirs[0]["id"]]
-    assert seen == {**shown, "owner_name": "ulf"}
+    assert seen == {**shown, "owner_name": "ulf", "owner_disabled": False}
     response = await admin.get(PATH)
     assert response.headers["cache-control"] == "no-store"
     assert not any(key["key"] in response.text for key in (*theirs, own))
@@ -130,16 +130,51 @@ async def test_a_key_that_is_none_is_not_found(admin: Caller, user: Caller) -> N
 async def test_there_is_no_other_operation_on_the_keys_of_others(
     admin: Caller, user: Caller
 ) -> None:
-    """G3, G4: an administrator makes, extends and reads no key of another."""
+    """G3, G4: an administrator makes and extends no key of another."""
     key = await user.new_key()
     one = f"{PATH}/{key['id']}"
     for method, path, status in (
         ("POST", PATH, 405),
-        ("GET", f"{PATH}/revoke", 405),
         ("GET", f"{one}/revoke", 405),
-        ("GET", one, 404),
-        ("DELETE", one, 404),
-        ("PATCH", one, 404),
+        ("DELETE", one, 405),
+        ("PATCH", one, 405),
         ("POST", f"{one}/rotate", 404),
     ):
         assert (await admin.request(method, path)).status_code == status, (method, path)
+
+
+async def test_an_administrator_reads_which_key_did_what(
+    service: Service, user: Caller, admin: Caller
+) -> None:
+    key = await user.new_key(name="nightly")
+    task = await user.new_task()
+    as_key = service.caller(key["key"])
+    expect(await as_key.post(f"/api/tasks/{task['id']}/run"), 202)
+    expect(await user.patch(f"/api/keys/{key['id']}", {"labels": ["a"]}), 200)
+    expect(await user.patch(f"/api/keys/{key['id']}", {"labels": ["b"], "name": "daily"}), 200)
+    await service.services.key_activity.flush()
+
+    one = f"{PATH}/{key['id']}"
+    shown = expect(await admin.get(one), 200)
+    assert (shown["name"], shown["owner_name"], shown["owner_disabled"]) == ("daily", "ulf", False)
+    activity = expect(await admin.get(f"{one}/activity"), 200)
+    assert activity == expect(await user.get(f"/api/keys/{key['id']}/activity"), 200)
+    assert activity["last_request"]["route"] == "POST /api/tasks/{taskId}/run"
+    entries = expect(await admin.get(f"/api/admin/audit?key={key['id']}"), 200)["items"]
+    assert [entry["action"] for entry in entries] == [
+        "key.updated", "key.updated", "run.requested", "key.created",
+    ]  # fmt: skip
+    assert entries[0]["details"]["changed"] == {
+        "labels": {"old": ["a"], "new": ["b"]},
+        "name": {"old": "nightly", "new": "daily"},
+    }
+    assert entries[2]["credential"] == {"kind": "api_key", "id": key["id"], "name": "daily"}
+    for path in (f"/api/admin/audit?key={key['id']}&", f"/api/keys/{key['id']}/audit?"):
+        caller = admin if "admin" in path else user
+        changes = expect(await caller.get(f"{path}routine=false"), 200)["items"]
+        assert changes == [entries[0], entries[1], entries[3]]
+
+    for refused in (await user.get(one), await user.get(f"{one}/activity")):
+        assert problem(refused) == (403, "permission_denied")
+    for path in (f"{PATH}/AAAAAAAAAAAA", f"{PATH}/AAAAAAAAAAAA/activity"):
+        assert problem(await admin.get(path)) == (404, "key_not_found")

@@ -122,7 +122,7 @@ def test_an_entry_as_json() -> None:
         "at": "2026-01-01T00:00:00.000000Z",
         "action": "login.succeeded",
         "actor": {"id": "usr_1", "username": "ann"},
-        "credential": {"kind": "interactive", "id": "ses_1"},
+        "credential": {"kind": "interactive", "id": "ses_1", "name": None},
         "target": "usr_1",
         "address": "192.0.2.1",
         "details": {"replaced": "ses_0"},

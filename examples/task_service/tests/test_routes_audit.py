@@ -41,6 +41,7 @@ PAGES = [
     "/admin/config",
     "/admin/users",
     "/admin/keys",
+    "/admin/keys/{key_id}",
     "/admin/audit",
     "/admin/service-accounts",
     "/admin/service-accounts/{account_id}",

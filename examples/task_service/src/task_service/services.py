@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 from argon2 import Parameters
 
-from msk_auth import Clock, SystemClock
+from msk_auth import AsyncAdminKeys, Clock, SystemClock
 
 from .accounts.audit import Audit
 from .accounts.changes import Accounts
 from .accounts.config import ConfigStore
+from .accounts.departures import Departures
 from .accounts.invitations import Invitations
 from .accounts.key_activity import KeyActivity
 from .accounts.key_audit import KeyAudit
@@ -22,6 +23,7 @@ from .accounts.key_list import KeyList
 from .accounts.login import Login
 from .accounts.login_methods import LoginMethods
 from .accounts.passwords import OWASP, Passwords
+from .accounts.roles import MANAGE_KEYS, RECENT_LOGIN
 from .accounts.service_accounts import ServiceAccounts
 from .accounts.sessions import Sessions
 from .accounts.throttle import (
@@ -115,6 +117,12 @@ class Services:
             config=self.config,
             metrics=self.metrics,
             audit=key_audit,
+        )
+
+        self.departures = Departures(
+            accounts,
+            self.users,
+            AsyncAdminKeys(self.authenticator, MANAGE_KEYS, max_age=RECENT_LOGIN),
         )
 
         # Logins, by password and at an identity provider.

@@ -72,7 +72,7 @@ async def test_a_setting_is_changed_undone_and_refused(open_page: Open) -> None:
     await page.reload()
     await expect(days).to_have_value("31")
     await page.goto("/admin/audit?action=config.")
-    await expect(page.get_by_role("row").nth(1)).to_contain_text("old: 30 · new: 31")
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("30 → 31")
 
     # A switch.
     await page.goto("/admin/config")
@@ -188,11 +188,13 @@ async def test_a_user_is_invited_logs_in_is_promoted_logged_out_and_disabled(
 
     await page.reload()
     await expect(row).to_contain_text("Active")
-    await page.get_by_role("button", name="Make an administrator: eva.k").click()
-    confirm = page.get_by_role("dialog", name="Make an administrator: eva.k?")
-    await expect(confirm).to_contain_text("They can see all tasks")
-    await confirm.get_by_role("button", name="Make an administrator").click()
-    await expect(page.locator("#announcer")).to_have_text("eva.k is an administrator now.")
+    await page.get_by_role("button", name="Change role: eva.k").click()
+    confirm = page.get_by_role("dialog", name="Change the role of eva.k?")
+    await expect(confirm).to_contain_text("Administrators see all tasks")
+    await expect(confirm.get_by_role("combobox", name="Role")).to_have_value("user")
+    await confirm.get_by_role("combobox", name="Role").select_option("Administrator")
+    await confirm.get_by_role("button", name="Change role").click()
+    await expect(page.locator("#announcer")).to_have_text("eva.k: administrator now.")
     await eva.reload()
     await expect(eva.get_by_role("row").filter(has_text="eva.k")).to_be_visible()
     # An administrator cannot remove their own access by accident.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,8 +25,12 @@ EXPORT_PAGE: Final = 1000
 """How many entries :meth:`Audit.pages` reads at once."""
 _PURGED_AT_ONCE: Final = 500
 
+ROUTINE: Final = ("login.succeeded", "run.cancelled", "run.requested", "session.ended")
+"""The actions of every day."""
+
 _AUDIT = schema.audit.c
 _USERS = schema.users.c
+_KEYS = schema.api_keys.c
 _OF_KEY: Final = (_AUDIT.target, _AUDIT.credential_id)
 # By time, as the indexes have the entries: in the order of ids, a filter with an old `until` would read all that came later.
 _NEWEST: Final = Order.by_time(_AUDIT.at, _AUDIT.id)
@@ -48,6 +52,7 @@ class AuditEntry:
         target: The id of what it was done to.
         address: Where the request came from.
         details: What else is worth knowing.
+        key_name: The name of the key that was used; None if none was, or if it is unknown.
     """
 
     id: int
@@ -60,11 +65,13 @@ class AuditEntry:
     target: str | None
     address: str | None
     details: Mapping[str, Any]
+    key_name: str | None = None
 
 
 _ENTRY: Final = tuple(
     _USERS.username if field.name == "actor_name" else _AUDIT[field.name]
     for field in fields(AuditEntry)
+    if field.name != "key_name"
 )
 
 
@@ -80,6 +87,7 @@ class AuditQuery:
         until: Before this moment.
         key_id: Done to this API key, or with it.
         actor_name: Done by the user who has this name now.
+        routine: False leaves out what people and keys do all day: logins, and runs.
     """
 
     actor_id: str | None = None
@@ -89,6 +97,7 @@ class AuditQuery:
     until: datetime | None = None
     key_id: str | None = None
     actor_name: str | None = None
+    routine: bool = True
 
 
 class Audit:
@@ -251,7 +260,12 @@ class Audit:
             .where(*_conditions(query))
         )
         async with self._db.read() as connection:
-            return await paging.read(connection, wanted, _entry)
+            page = await paging.read(connection, wanted, _entry)
+            used = {each.credential_id for each in page.items if each.credential_kind == "api_key"}
+            named = select(_KEYS.id, _KEYS.name).where(_KEYS.id.in_(used))
+            names = {row.id: row.name for row in await connection.execute(named)} if used else {}
+        items = (replace(each, key_name=names.get(each.credential_id)) for each in page.items)
+        return replace(page, items=tuple(items))
 
 
 def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
@@ -270,6 +284,8 @@ def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
         # Not with OR, for which SQLite would read the whole log.
         of_key = (select(_AUDIT.id).where(each == query.key_id) for each in _OF_KEY)
         yield _AUDIT.id.in_(union(*of_key))
+    if not query.routine:
+        yield _AUDIT.action.not_in(ROUTINE)
     if query.since is not None:
         yield _AUDIT.at >= query.since
     if query.until is not None:

@@ -92,7 +92,8 @@ class KeyAudit:
                 end = None if record.expires_at is None else record.expires_at.isoformat()
                 await _record(change, "key.expiry_set", record, expires_at=end)
             case KeyUpdated(record=record, fields=fields):
-                await _record(change, "key.updated", record, **_edited(record, fields))
+                changed = _changed(record, fields, await _previous(change, record.id))
+                await _record(change, "key.updated", record, changed=changed)
             case KeyExpiring(record=record, days=days):
                 await _record(change, "key.expiring", record, days=days)
             case KeyLeaked():
@@ -156,23 +157,44 @@ async def _confirm(change: Change, principal: Principal[Any], event: KeyEvent) -
 
 
 def _granted(record: ApiKey) -> dict[str, Any]:
-    """What the key may do, and from where."""
-    granted = {"scopes": None if record.scopes is None else sorted(record.scopes)}
-    if record.networks is not None:
-        granted["networks"] = sorted(record.networks)
+    """What the key may do, to what and from where, and what its owner says of it."""
+    granted: dict[str, Any] = {"scopes": None if record.scopes is None else sorted(record.scopes)}
     if record.resources is not None:
         granted["resources"] = sorted(record.resources)
-    return granted
+    edited = {name: value for name, value in _editable(record).items() if name != "name" and value}
+    return granted | edited
 
 
-def _edited(record: ApiKey, fields: tuple[str, ...]) -> dict[str, Any]:
-    """The new values. The name is in every entry."""
-    values = {
+def _editable(record: ApiKey) -> dict[str, Any]:
+    return {
+        "name": record.name,
         "description": record.description,
         "labels": sorted(record.labels),
         "networks": None if record.networks is None else sorted(record.networks),
     }
-    return {name: value for name, value in values.items() if name in fields}
+
+
+async def _previous(change: Change, key_id: str) -> dict[str, Any]:
+    """The values before a change, as far as earlier entries of the key have them."""
+    entries = await change.connection.scalars(
+        select(_AUDIT.details)
+        .where(_AUDIT.target == key_id, _AUDIT.action.in_(("key.created", "key.updated")))
+        .order_by(_AUDIT.at, _AUDIT.id)
+    )
+    known: dict[str, Any] = {}
+    for details in entries:
+        known |= details
+        known |= {name: values["new"] for name, values in details.get("changed", {}).items()}
+    return known
+
+
+def _changed(record: ApiKey, fields: tuple[str, ...], known: dict[str, Any]) -> dict[str, Any]:
+    new = _editable(record)
+    return {
+        name: {"old": known.get(name) or None, "new": new[name] or None}
+        for name in fields
+        if name in new and (known.get(name) or None) != (new[name] or None)
+    }
 
 
 def _place(event: KeyLeaked, *, revoked: bool) -> dict[str, Any]:

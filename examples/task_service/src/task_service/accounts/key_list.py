@@ -12,9 +12,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import Select, and_, case, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import ApiKey, Clock, KeyStatus
+from msk_auth.errors import KeyNotFound
 from msk_auth.stores.sqlalchemy import read_record
 from task_service.db import schema
 from task_service.db.engine import Database
@@ -83,6 +85,20 @@ class KeyList:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
         self._clock = clock
+
+    async def get(self, key_id: str) -> ApiKey:
+        """The key of any owner with this id.
+
+        Raises:
+            KeyNotFound: There is none, or it is deleted.
+            StoreUnavailable: The database does not answer.
+        """
+        wanted = select(*_KEYS).where(_KEYS.id == key_id, _KEYS.deleted_at.is_(None))
+        async with self._db.read() as connection:
+            row = (await connection.execute(wanted)).one_or_none()
+        if row is None:
+            raise KeyNotFound
+        return read_record(row)
 
     async def page(
         self,
@@ -157,6 +173,13 @@ def _in_state(status: KeyStatus, now: int) -> ColumnElement[bool]:
             return and_(not_revoked, _KEYS.expires_at <= now)
         case KeyStatus.ACTIVE:
             return and_(not_revoked, or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > now))
+
+
+async def count_active(connection: AsyncConnection, owner_id: str, at: datetime) -> int:
+    """How many of an owner's keys are active."""
+    active = and_(_found(owner_id, None), _in_state(KeyStatus.ACTIVE, schema.to_microseconds(at)))
+    counting = select(func.count()).select_from(schema.api_keys).where(active)
+    return await connection.scalar(counting) or 0
 
 
 def _counting(found: ColumnElement[bool], at: datetime) -> Select[Any, int, int]:

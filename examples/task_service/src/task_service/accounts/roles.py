@@ -22,6 +22,7 @@ _USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage
 ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "user": _USER,
+        "viewer": frozenset({"tasks:read", "tasks:read_all", "keys:manage"}),
         ADMIN: _USER
         | {
             "tasks:read_all",

@@ -202,7 +202,10 @@ class ServiceAccounts:
             if description is not None and text != before.description:
                 await write_user(change, account_id, description=text)
                 await change.record(
-                    "service_account.described", account_id, name=name, description=text
+                    "service_account.described",
+                    account_id,
+                    name=name,
+                    changed={"description": {"old": before.description, "new": text}},
                 )
             if disabled is not None and disabled != before.disabled:
                 await write_user(change, account_id, disabled_at=change.now if disabled else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -173,8 +173,8 @@ class Users:
             raise UserNotFound(f"There is no user named {username!r}.")
         return stored.user
 
-    async def names(self, user_ids: Iterable[str]) -> dict[str, str]:
-        """The names of these users and service accounts by their ids; an id that neither has is left out.
+    async def by_id(self, user_ids: Iterable[str]) -> dict[str, User]:
+        """These users and service accounts by their ids; an id that neither has is left out.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -182,9 +182,9 @@ class Users:
         wanted = set(user_ids)
         if not wanted:
             return {}
-        named = select(_USERS.id, _USERS.username).where(_USERS.id.in_(wanted))
+        found = select(schema.users).where(_USERS.id.in_(wanted))
         async with self._accounts.db.read() as connection:
-            return {row.id: row.username for row in await connection.execute(named)}
+            return {row.id: user_of(row) for row in await connection.execute(found)}
 
     async def find_password(self, username: str) -> StoredPassword | None:
         """See :func:`find_by_name`."""
@@ -294,6 +294,7 @@ class Users:
         by: Principal[Any] | None = None,
         roles: Iterable[str] | None = None,
         disabled: bool | None = None,
+        beside: Callable[[Change], Awaitable[None]] | None = None,
     ) -> User:
         """Give a user other roles, disable or enable them, or both at once.
 
@@ -306,6 +307,7 @@ class Users:
             by: The administrator; None means the service itself or its command line.
             roles: The new roles; None leaves them.
             disabled: None leaves it.
+            beside: What else the same transaction changes.
 
         Raises:
             InputInvalid: A role is invalid.
@@ -340,6 +342,8 @@ class Users:
                     await void_links(change, user_id)
                     await cancel_runs_of(connection, user_id, change.now)
                 await change.record("user.disabled" if after_disabled else "user.enabled", user_id)
+            if beside is not None:
+                await beside(change)
             return await read_user(connection, user_id)
 
 

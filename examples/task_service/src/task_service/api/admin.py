@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
@@ -20,6 +20,7 @@ from msk_auth import Principal, require_interactive
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit
 from task_service.accounts.config import ConfigStore, ServiceConfig
+from task_service.accounts.departures import Belongings, Departure, Departures
 from task_service.accounts.invitations import Invitation, Invitations
 from task_service.accounts.roles import ADMIN, MANAGE_KEYS, MANAGE_USERS, RECENT_LOGIN
 from task_service.accounts.sessions import Sessions
@@ -29,7 +30,7 @@ from task_service.errors import LastAdministrator, PasswordLoginOff, UsernameTak
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
-from .json_route import JsonBody, JsonRoute, WantedPage
+from .json_route import JsonBody, JsonRoute, NameSearch, WantedPage
 from .openapi import path_id, problems
 
 CONFIG: Final = "admin:config"
@@ -42,20 +43,35 @@ _RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
 # For paths under the prefix without a route: only a full administrator learns that there is none.
 _ADMINISTRATOR: Final = require_interactive(CONFIG, USERS, MANAGE_KEYS, AUDIT)
 
+Role = Literal["user", "viewer", "admin"]
+
 UserId = Annotated[str, path_id("userId", "usr", "user")]
+
+
+# The store validates each change together with the settings that stay.
+ConfigChanges = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": ServiceConfig.model_json_schema()["properties"],
+        }
+    ),
+]
 
 
 class NewUser(JsonBody):
     """The body of `POST /api/admin/users`."""
 
     username: str
-    role: Literal["user", "admin"]
+    role: Role
 
 
 class UserChanges(JsonBody):
     """The body of `PATCH /api/admin/users/{userId}`: what is left out stays."""
 
-    roles: list[str] | None = None
+    roles: Annotated[list[Role], Field(min_length=1)] | None = None
     disabled: bool | None = None
 
 
@@ -90,10 +106,45 @@ class InvitationSchema(BaseModel):
     expires_at: datetime
 
 
+class BelongingsSchema(BaseModel):
+    """What a user has, before they leave."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    active_keys: int
+    tasks: int
+
+
+class DepartureRequest(JsonBody):
+    """The body of `POST /api/admin/users/{userId}/departure`.
+
+    With `revoke_keys` the user's keys are revoked for good; otherwise they are refused until the user is enabled again. `owner_id`
+    is the id of the user or service account that gets the tasks.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"revoke_keys": True, "owner_id": "svc_0123456789abcdef"}]}
+    )
+
+    revoke_keys: bool = False
+    owner_id: str | None = None
+
+
+class DepartureSchema(BaseModel):
+    """A user who has left, and how many keys were revoked and tasks handed over."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    user: UserSchema
+    revoked_keys: int
+    moved_tasks: int
+
+
 def admin_router(
     auth: FastAPIAuth[User],
     config: ConfigStore,
     users: Users,
+    departures: Departures,
     invitations: Invitations,
     audit: Audit,
     sessions: Sessions,
@@ -107,6 +158,7 @@ def admin_router(
         auth: Guards them.
         config: The live configuration.
         users: The users.
+        departures: Lets users leave.
         invitations: Makes the links with which users choose their passwords.
         audit: The audit log.
         sessions: The login sessions, which can be ended.
@@ -116,6 +168,7 @@ def admin_router(
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
     configurer = auth.require_interactive(CONFIG)
     user_admin = auth.require_interactive(USERS)
+    leaving_admin = auth.require_interactive(USERS, MANAGE_KEYS, max_age=RECENT_LOGIN)
     recent_user_admin = auth.require_interactive(USERS, max_age=RECENT_LOGIN)
 
     @router.get("/config", dependencies=[configurer])
@@ -125,7 +178,7 @@ def admin_router(
 
     @router.patch("/config")
     async def change_config(
-        principal: Annotated[Principal[User], configurer], changes: dict[str, Any]
+        principal: Annotated[Principal[User], configurer], changes: ConfigChanges
     ) -> ServiceConfig:
         """Change settings; what is left out stays. They take effect at once."""
         return await config.update(changes, by=principal)
@@ -133,8 +186,8 @@ def admin_router(
     @router.get("/users", response_model=UserList, dependencies=[user_admin])
     async def list_users(
         page: WantedPage,
-        search: str | None = None,
-        role: str | None = None,
+        search: NameSearch = None,
+        role: Role | None = None,
         disabled: bool | None = None,
         sort: UserSort = UserSort.CREATED,
     ) -> Page[User]:
@@ -142,7 +195,7 @@ def admin_router(
 
         `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
         """
-        query = UserQuery(search=search or None, role=role or None, disabled=disabled, sort=sort)
+        query = UserQuery(search=search or None, role=role, disabled=disabled, sort=sort)
         return await users.list(query, page)
 
     @router.post("/users", status_code=201, responses=problems(UsernameTaken))
@@ -185,6 +238,35 @@ def admin_router(
             auth.authenticator.authorize(principal, _RECENT)
         return await users.change(
             user_id, by=principal, roles=changes.roles, disabled=changes.disabled
+        )
+
+    @router.get(
+        "/users/{userId}/departure",
+        response_model=BelongingsSchema,
+        dependencies=[user_admin],
+        responses=problems(UserNotFound),
+    )
+    async def get_belongings(user_id: UserId) -> Belongings:
+        """Show how many active keys and tasks a user has who is about to leave."""
+        return await departures.belongings(user_id)
+
+    @router.post(
+        "/users/{userId}/departure",
+        response_model=DepartureSchema,
+        responses=problems(UserNotFound, LastAdministrator),
+    )
+    async def let_user_leave(
+        principal: Annotated[Principal[User], leaving_admin],
+        user_id: UserId,
+        request: DepartureRequest,
+    ) -> Departure:
+        """Disable a user who leaves, hand over their tasks, and revoke their keys or keep them for a return.
+
+        Their sessions, runs and keys have ended once this returns. Tasks keep their runs. This needs a login of the last 15
+        minutes.
+        """
+        return await departures.leave(
+            user_id, by=principal, revoke_keys=request.revoke_keys, owner_id=request.owner_id
         )
 
     @router.post(

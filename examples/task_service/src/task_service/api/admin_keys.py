@@ -1,33 +1,44 @@
-"""The API keys of all users, for administrators: a list with the names of the owners, and the library's routes that revoke."""
+"""The API keys of all users, for administrators: the list, one key and what it did, and the library's routes that revoke."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
-from msk_auth import AsyncAdminKeys, KeyStatus, Principal
+from msk_auth import ApiKey, AsyncAdminKeys, KeyStatus, Principal
+from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.keys import KeyFilter, KeyPage
+from task_service.accounts.key_activity import KeyActivity
+from task_service.accounts.key_list import KeyList
 from task_service.accounts.roles import MANAGE_KEYS
 from task_service.accounts.users import User, Users
 from task_service.errors import UserNotFound
 
-from .json_route import JsonRoute, Time
-from .keys import KeySchema, key_schema
+from .json_route import Cursor, Days, JsonRoute, Limit, Time
+from .keys import KeyActivitySchema, KeySchema, activity_of, key_schema
+from .openapi import problems
 
 PREFIX: Final = "/api/admin/keys"
 
 _TAGS: Final = ("Administration",)
 
 
+Label = Annotated[str | None, Query(pattern="^[0-9a-z][0-9a-z._:/-]{0,49}$")]
+
+
 class AnyKeySchema(KeySchema):
-    """An API key of any user, without its value. `owner_name` is null if its owner is no user."""
+    """An API key of any user, without its value.
+
+    `owner_name` is null if its owner is no user. While `owner_disabled` is true the key is refused, whatever its status.
+    """
 
     owner_name: str | None
+    owner_disabled: bool
 
 
 class AnyKeyPageSchema(BaseModel):
@@ -38,13 +49,20 @@ class AnyKeyPageSchema(BaseModel):
 
 
 def admin_keys_routers(
-    auth: FastAPIAuth[User], users: Users, *, recent_login: timedelta
+    auth: FastAPIAuth[User],
+    users: Users,
+    found: KeyList,
+    activity: KeyActivity,
+    *,
+    recent_login: timedelta,
 ) -> tuple[APIRouter, APIRouter]:
     """The list, and the routes that revoke keys.
 
     Args:
         auth: Guards them.
         users: The owners of the keys.
+        found: Finds one key.
+        activity: What keys did.
         recent_login: How old the login may be that revokes a key.
     """
     keys = AsyncAdminKeys(auth.authenticator, MANAGE_KEYS)
@@ -52,20 +70,21 @@ def admin_keys_routers(
     revokes = auth.admin_key_routes(
         revoking, prefix=PREFIX, operations=["revoke_any_keys", "revoke_any_key"], tags=_TAGS
     )
+    administrator = auth.require_interactive(MANAGE_KEYS)
     router = APIRouter(prefix=PREFIX, tags=list(_TAGS), route_class=JsonRoute)
 
     @router.get("")
     async def list_all_keys(
         response: Response,
-        principal: Annotated[Principal[User], auth.require_interactive(MANAGE_KEYS)],
+        principal: Annotated[Principal[User], administrator],
         owner: str | None = None,
         status: KeyStatus | None = None,
         created_before: Time | None = None,
         unused_since: Time | None = None,
         expires_before: Time | None = None,
-        label: str | None = None,
-        cursor: str | None = None,
-        limit: int = 50,
+        label: Label = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
     ) -> AnyKeyPageSchema:
         """List the API keys of all users, by owner, without their values.
 
@@ -80,17 +99,42 @@ def admin_keys_routers(
             label=label,
         )
         page = await page_of(principal, wanted, owner, cursor, limit)
-        names = await users.names(record.owner_id for record in page.items)
+        owners = await users.by_id(record.owner_id for record in page.items)
         at = auth.authenticator.clock.now()
         response.headers["cache-control"] = "no-store"
         return AnyKeyPageSchema(
-            items=[
-                AnyKeySchema(
-                    **key_schema(record, at).model_dump(), owner_name=names.get(record.owner_id)
-                )
-                for record in page.items
-            ],
+            items=[any_key(record, owners.get(record.owner_id), at) for record in page.items],
             next_cursor=page.next_cursor,
+        )
+
+    @router.get("/{key_id}", dependencies=[administrator], responses=problems(KeyNotFound))
+    async def get_any_key(
+        response: Response,
+        key_id: str,
+    ) -> AnyKeySchema:
+        """Show an API key of any user, without its value."""
+        record = await found.get(key_id)
+        owners = await users.by_id([record.owner_id])
+        response.headers["cache-control"] = "no-store"
+        now = auth.authenticator.clock.now()
+        return any_key(record, owners.get(record.owner_id), now)
+
+    @router.get("/{key_id}/activity", dependencies=[administrator], responses=problems(KeyNotFound))
+    async def get_any_key_activity(
+        response: Response,
+        key_id: str,
+        days: Days = 30,
+    ) -> KeyActivitySchema:
+        """Read how many requests of a key of any user were accepted and refused, on each of the last `days`."""
+        record = await found.get(key_id)
+        response.headers["cache-control"] = "no-store"
+        return await activity_of(activity, record.id, auth.authenticator.clock.now(), days)
+
+    def any_key(record: ApiKey, owner: User | None, at: datetime) -> AnyKeySchema:
+        return AnyKeySchema(
+            **key_schema(record, at).model_dump(),
+            owner_name=None if owner is None else owner.username,
+            owner_disabled=owner is None or owner.disabled,
         )
 
     async def page_of(

@@ -43,10 +43,14 @@ class Actor(BaseModel):
 
 
 class UsedCredential(BaseModel):
-    """The key or login session that was used; `kind` is `system` for the service itself, `none` without a login."""
+    """The key or login session that was used; `kind` is `system` for the service itself, `none` without a login.
+
+    `name` is that of a key.
+    """
 
     kind: str
     id: str | None
+    name: str | None
 
 
 class AuditEntrySchema(BaseModel):
@@ -70,7 +74,9 @@ class AuditEntrySchema(BaseModel):
             at=entry.at,
             action=entry.action,
             actor=actor or None,
-            credential=UsedCredential(kind=entry.credential_kind, id=entry.credential_id),
+            credential=UsedCredential(
+                kind=entry.credential_kind, id=entry.credential_id, name=entry.key_name
+            ),
             target=entry.target,
             address=entry.address,
             details=dict(entry.details),
@@ -95,8 +101,9 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
     ) -> AuditList:
         """List the entries of the audit log, newest first.
 
-        An `action` that ends with a dot, such as `key.`, selects every action with that prefix. With `count` the answer says
-        how many entries all pages have.
+        An `action` that ends with a dot, such as `key.`, selects every action with that prefix. `key` is the id of an API key: what
+        was done to it, and with it. `routine=false` leaves out logins and runs. With `count` the answer says how many entries
+        all pages have.
         """
         return audit_list(await audit.list(query, page))
 
@@ -130,6 +137,8 @@ def _query(
     actor: str | None = None,
     action: str | None = None,
     target: str | None = None,
+    key: str | None = None,
+    routine: bool = True,
     since: Time | None = None,
     until: Time | None = None,
 ) -> AuditQuery:
@@ -138,6 +147,8 @@ def _query(
         actor_name=None if actor is None else normalised_username(actor),
         action=action,
         target=target,
+        key_id=key,
+        routine=routine,
         since=since,
         until=until,
     )

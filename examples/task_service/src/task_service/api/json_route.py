@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from inspect import signature
 from typing import Annotated, Any, Final, NoReturn, get_args
 
-from fastapi import Depends, Query
+from fastapi import Depends, Header, Query
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Depends as DependsParam
 from fastapi.routing import APIRoute
@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from msk_auth.errors import FieldError, InputInvalid
+from task_service.accounts.users import MAX_USERNAME
 from task_service.db.paging import PageRequest
 
 MAX_SEARCH: Final = 100
@@ -82,11 +83,26 @@ Search = Annotated[str | None, BeforeValidator(_search_text)]
 """The query parameter that searches a listing; an empty one finds everything."""
 
 
+Cursor = Annotated[str | None, Query(min_length=1, description="`next_cursor` of the page before.")]
+"""The query parameter for the place of a page."""
+
+IdempotencyKey = Annotated[
+    str | None, Header(json_schema_extra={"pattern": r"^[\x21-\x7e]{1,255}$"})
+]
+"""The header of a request that may be repeated."""
+
+Limit = Annotated[int, Query(ge=1, le=200)]
+"""The query parameter for how many items a page has at most."""
+
+
 async def _page_request(
-    cursor: str | None = None, limit: int = 50, count: bool = False
+    cursor: Cursor = None, limit: Limit = 50, count: bool = False
 ) -> PageRequest:
     return PageRequest(cursor, limit, count)
 
+
+NameSearch = Annotated[str | None, Query(max_length=MAX_USERNAME)]
+"""The query parameter that searches by a part of a name; an empty one finds everything."""
 
 WantedPage = Annotated[PageRequest, Depends(_page_request)]
 """The query parameters of a listing: which page, and whether to count."""

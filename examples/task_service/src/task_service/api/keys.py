@@ -20,7 +20,7 @@ from task_service.db.paging import PageRequest
 from task_service.tasks.runs import Runs
 
 from .audit import AuditList, audit_list
-from .json_route import Days, JsonRoute, Moment, Search, WantedPage
+from .json_route import Cursor, Days, JsonRoute, Limit, Moment, Search, WantedPage
 from .openapi import problems
 
 PREFIX: Final = "/api/keys"
@@ -164,30 +164,22 @@ def keys_routers(
         A refused request had the right key, which was revoked or had expired, or which may not do this, or not from there.
         """
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
-        today = auth.authenticator.clock.now().date()
-        counts = await activity.days(record.id, since=today - timedelta(days=days - 1))
-        last = await activity.last_request(record.id)
         response.headers["cache-control"] = "no-store"
-        return KeyActivitySchema(
-            days=[
-                DailyRequestsSchema(day=day, accepted=accepted, refused=refused)
-                for day, accepted, refused in counts
-            ],
-            last_request=None if last is None else LastRequestSchema(**asdict(last)),
-        )
+        return await activity_of(activity, record.id, auth.authenticator.clock.now(), days)
 
     @router.get("/{key_id}/audit", responses=problems(KeyNotFound))
     async def list_key_audit(
         principal: Annotated[Principal[User], auth.require_interactive()],
         key_id: str,
-        cursor: str | None = None,
-        limit: int = 50,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+        routine: bool = True,
         on_behalf_of: OnBehalfOf = None,
     ) -> AuditList:
-        """List the audit entries of one of your keys, newest first."""
+        """List the audit entries of one of your keys, newest first; `routine=false` leaves out the runs that it started."""
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Of any actor: a leaked key is revoked without a login.
-        query = AuditQuery(key_id=record.id)
+        query = AuditQuery(key_id=record.id, routine=routine)
         return audit_list(await audit.list(query, PageRequest(cursor, limit)))
 
     @router.post("/{key_id}/revoke", responses=problems(KeyNotFound))
@@ -211,6 +203,21 @@ def keys_routers(
         return key_schema(record, auth.authenticator.clock.now())
 
     return router, others
+
+
+async def activity_of(
+    activity: KeyActivity, key_id: str, now: datetime, days: int
+) -> KeyActivitySchema:
+    """What a key did on the last days, as the API answers it."""
+    counts = await activity.days(key_id, since=now.date() - timedelta(days=days - 1))
+    last = await activity.last_request(key_id)
+    return KeyActivitySchema(
+        days=[
+            DailyRequestsSchema(day=day, accepted=accepted, refused=refused)
+            for day, accepted, refused in counts
+        ],
+        last_request=None if last is None else LastRequestSchema(**asdict(last)),
+    )
 
 
 def key_schema(record: ApiKey, at: datetime) -> KeySchema:

@@ -39,7 +39,7 @@ from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
 from .event_stream import HEARTBEAT, EventStream, ServerEvent, StreamLimit, Write
-from .json_route import JsonRoute, Time, WantedPage
+from .json_route import IdempotencyKey, JsonRoute, Time, WantedPage
 from .openapi import Responses, path_id, problems
 
 RunId = Annotated[str, path_id("runId", "run", "run")]
@@ -118,7 +118,7 @@ def runs_router(
         run_id: RunId,
         response: Response,
         options: Annotated[RerunOptions, Body(default_factory=RerunOptions)],
-        idempotency_key: Annotated[str | None, Header()] = None,
+        idempotency_key: IdempotencyKey = None,
     ) -> Run:
         """Run a task again with the parameters of an earlier run, or with others.
 
@@ -156,7 +156,9 @@ def runs_router(
         principal: Annotated[Principal[User], reader],
         run_id: RunId,
         accept: Annotated[str, Header()] = "*/*",
-        last_event_id: Annotated[str | None, Header()] = None,
+        last_event_id: Annotated[
+            str | None, Header(json_schema_extra={"pattern": "^[0-9]{0,10}$"})
+        ] = None,
     ) -> Response:
         """Read the log of a run, or follow it.
 

@@ -20,7 +20,7 @@ from task_service.accounts.users import SERVICE_ACCOUNT, User
 from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
 
-from .json_route import JsonBody, JsonRoute, WantedPage
+from .json_route import JsonBody, JsonRoute, NameSearch, WantedPage
 from .openapi import path_id, problems
 
 PREFIX: Final = "/api/admin/service-accounts"
@@ -91,7 +91,7 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
         dependencies=[administrator],
     )
     async def list_service_accounts(
-        page: WantedPage, search: str | None = None, disabled: bool | None = None
+        page: WantedPage, search: NameSearch = None, disabled: bool | None = None
     ) -> Page[ServiceAccount]:
         """List service accounts, by name.
 

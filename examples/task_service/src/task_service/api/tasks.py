@@ -4,7 +4,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel
 
 from msk_auth import Principal
@@ -27,7 +27,7 @@ from task_service.tasks.models import (
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 
-from .json_route import JsonRoute, Search, WantedPage
+from .json_route import IdempotencyKey, JsonRoute, Search, WantedPage
 from .openapi import path_id, problems
 
 TaskId = Annotated[str, path_id("taskId", "tsk", "task")]
@@ -113,7 +113,7 @@ def tasks_router(
         task_id: TaskId,
         response: Response,
         options: Annotated[RunOptions, Body(default_factory=RunOptions)],
-        idempotency_key: Annotated[str | None, Header()] = None,
+        idempotency_key: IdempotencyKey = None,
     ) -> Run:
         """Run a task.
 

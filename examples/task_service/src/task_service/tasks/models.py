@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from task_service.handlers import Stream
 
@@ -14,6 +15,11 @@ MAX_TIMEOUT_SECONDS = 86_400
 
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
 _OwnerId = Annotated[str, Field(max_length=32, pattern="^[0-9A-Za-z_]+$")]
+# What the service reads of any JSON object.
+_Params = Annotated[
+    dict[str, Any],
+    Field(json_schema_extra={"maxProperties": 200, "propertyNames": {"maxLength": 200}}),
+]
 _Timeout = Annotated[int, Field(ge=1, le=MAX_TIMEOUT_SECONDS)]
 
 
@@ -293,7 +299,7 @@ class NewTask(_Input):
 
     name: _Name
     handler: Annotated[str, Field(max_length=64)]
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: _Params = Field(default_factory=dict)
     timeout_seconds: _Timeout | None = None
     owner_id: _OwnerId | None = None
 
@@ -306,8 +312,8 @@ class TaskChanges(_Input):
     """
 
     name: _Name | None = None
-    handler: Annotated[str, Field(max_length=64)] | None = None
-    params: dict[str, Any] | None = None
+    handler: Annotated[str, Field(max_length=64)] | SkipJsonSchema[None] = None
+    params: _Params | SkipJsonSchema[None] = None
     timeout_seconds: _Timeout | None = None
     owner_id: _OwnerId | None = None
 

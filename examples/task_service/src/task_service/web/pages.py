@@ -103,6 +103,7 @@ _PAGES = (
     _Page("/admin/service-accounts/{account_id}", "service-account.html", "admin:users"),
     _Page("/admin/service-accounts/{account_id}/keys/{key_id}", "key.html", "admin:keys"),
     _Page("/admin/keys", "all-keys.html", "admin:keys"),
+    _Page("/admin/keys/{key_id}", "key.html", "admin:keys"),
     _Page("/admin/audit", "audit.html", "admin:audit"),
     _Page("/admin/system", "system.html", "admin:config"),
 )

@@ -1,6 +1,6 @@
 // Entries of the audit log as rows.
 
-import { h, quiet } from "./dom.js";
+import { h, me, quiet } from "./dom.js";
 import { when } from "./time.js";
 
 const WITHOUT_ID = { system: "Service", none: "Not logged in" };
@@ -9,13 +9,23 @@ const filter = (name, value, shown = value) => h("a", { href: `/admin/audit?${ne
 /** A value of any kind as text. */
 export const plain = (value) => (Array.isArray(value) ? value.map(plain).join(", ") : typeof value === "string" ? value : JSON.stringify(value));
 
-function who({ actor, credential: { kind, id } }) {
-  const how = kind === "api_key" ? ["Key ", h("code", {}, id)] : WITHOUT_ID[kind] ?? "Session";
+/** The page of a key that is named here: an administrator's leads to any key. */
+const keyLink = (id, name) => (me.may("admin:keys") ? h("a", { href: `/admin/keys/${id}` }, name ?? id) : name ?? h("code", {}, id));
+
+function who({ actor, credential: { kind, id, name } }) {
+  const how = kind === "api_key" ? ["Key ", keyLink(id, name)] : WITHOUT_ID[kind] ?? "Session";
   return [actor && h("span", { class: "title" }, actor.username ?? actor.id), h("span", { class: "sub" }, how)];
 }
 
+/** Old and new value, with an arrow between them. */
+const step = (old, now) => `${plain(old ?? "nothing")} → ${plain(now ?? "nothing")}`;
+
 function what({ action, details }) {
-  const said = Object.entries(details).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${plain(value)}`);
+  const { changed = {}, ...rest } = details;
+  const said = Object.entries(changed).map(([name, values]) => `${name}: ${step(values.old, values.new)}`);
+  if ("old" in rest && "new" in rest) said.push(step(rest.old, rest.new));
+  said.push(...Object.entries(rest).filter(([name, value]) => value !== null && !("new" in rest && (name === "old" || name === "new")))
+    .map(([name, value]) => `${name}: ${plain(value)}`));
   return [h("code", { class: "title" }, action), said.length > 0 && h("span", { class: "sub" }, said.join(" · "))];
 }
 
@@ -29,6 +39,9 @@ export const OWN_TRAIL = [["Action", what, "main"], ["User", who], WHEN, FROM];
 export const TRAIL = [
   ["Action", what, "main"],
   ["User", (entry) => (entry.actor ? [filter("actor", entry.actor.username), who(entry)[1]] : who(entry))],
-  ["Target", ({ target }) => target && h("code", {}, filter("target", target))],
+  ["Target", ({ action, target, details: { name } }) => target && [
+    action.startsWith("key.") && h("span", { class: "title" }, keyLink(target, name)),
+    h("code", { class: "sub" }, filter("target", target)),
+  ]],
   WHEN, FROM,
 ];

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { $, h, say } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { when } from "../time.js";
-import { keysPath } from "./owner.js";
+import { isAnyones, keysPath } from "./owner.js";
 
 let changed = async () => {};
 
@@ -82,11 +82,11 @@ export function revoke(key, first = null) {
       ...(first ? [first] : []),
       [h("code", {}, key.mask), " stops working at once, everywhere and for good."],
       ["Last used: ", when(key.last_used_at, "never"), "."],
-      choice,
+      ...(isAnyones ? [] : [choice]),
     ],
     action: "Revoke key",
     async act() {
-      await api(keysPath(`/${key.id}/revoke`), { method: "POST", body: { cancel_runs: box.checked } });
+      await api(keysPath(`/${key.id}/revoke`), { method: "POST", body: isAnyones ? undefined : { cancel_runs: box.checked } });
       await changed(key.id, "revoked");
       say(`${key.name}: revoked.`);
     },

@@ -1,8 +1,11 @@
-// Whose keys a page shows: the user's own, or those of the service account that the page names.
+// Whose keys a page shows: the user's own, those of the service account that the page names, or anybody's.
 
 import { $ } from "../dom.js";
 
 const { accountId } = $("[data-account-id]")?.dataset ?? {};
+
+/** On an administrator's page of any key, who sees and revokes it and nothing else. */
+export const isAnyones = location.pathname.startsWith("/admin/keys");
 
 /** What each request about the keys of a service account says besides its own query. */
 export const acting = accountId ? { on_behalf_of: accountId } : {};
@@ -10,9 +13,10 @@ export const acting = accountId ? { on_behalf_of: accountId } : {};
 /** The address in the API of what is under `/keys`. */
 export function keysPath(path, query = {}) {
   const words = new URLSearchParams({ ...query, ...acting }).toString();
-  return words ? `/keys${path}?${words}` : `/keys${path}`;
+  const at = `${isAnyones ? "/admin" : ""}/keys${path}`;
+  return words ? `${at}?${words}` : at;
 }
 
 /** The page of the owner's keys, and that of one of them. */
-export const listPage = accountId ? `/admin/service-accounts/${encodeURIComponent(accountId)}` : "/keys";
-export const keyPage = (id) => (accountId ? `${listPage}/keys/${id}` : `/keys/${id}`);
+export const listPage = accountId ? `/admin/service-accounts/${encodeURIComponent(accountId)}` : isAnyones ? "/admin/keys" : "/keys";
+export const keyPage = (id) => (accountId ? `${listPage}/keys/${id}` : `${listPage}/${id}`);

@@ -46,11 +46,14 @@ function pick(key) {
 
 const owner = (id, name) => (id.startsWith("svc_") && name ? h("a", { href: `/admin/service-accounts/${id}` }, name) : name ?? quiet("No user"));
 
+/** What a key can do now: that of a disabled owner is refused. */
+const effective = ({ status, owner_disabled: disabled }) => (status === "active" && disabled ? "owner_disabled" : status);
+
 const COLUMNS = [
   ["Select", pick, "select"],
-  ["Name", (key) => [rowTitle(key.id, key.name), h("code", { class: "sub" }, key.mask)], "main"],
+  ["Name", (key) => [rowTitle(key.id, h("a", { href: `/admin/keys/${key.id}` }, key.name)), h("code", { class: "sub" }, key.mask)], "main"],
   ["Owner", ({ owner_id: id, owner_name: name }) => [owner(id, name), h("code", { class: "sub" }, id)], null, true],
-  ["Status", ({ status }) => badge(status)],
+  ["Status", (key) => badge(effective(key))],
   ["Scopes", ({ scopes }) => (!scopes ? quiet("All of the owner’s") : !scopes.length ? quiet("None") : tags(scopes)), "wrap"],
   ["Created", (key) => when(key.created_at), null, true],
   ["Last used", (key) => when(key.last_used_at), null, true],
@@ -62,7 +65,7 @@ const COLUMNS = [
 function draw() {
   // The service reads many keys for a page, and not all of them.
   $("#empty").textContent = keys.more ? "No keys match so far. Show more to look further." : "No keys match.";
-  render($("#list"), table("All keys", COLUMNS, keys.items, ({ status }) => status !== "active" && "ended"));
+  render($("#list"), table("All keys", COLUMNS, keys.items, (key) => effective(key) !== "active" && "ended"));
   count();
 }
 

@@ -5,8 +5,8 @@ import { onSubmit, open } from "../dialogs.js";
 import { checkFields } from "../forms.js";
 import { afterChange, remove, revoke, rotate } from "../keys/actions.js";
 import { expiry } from "../keys/expiry.js";
-import { acting, keyPage, keysPath, listPage } from "../keys/owner.js";
-import { LiveList, poll } from "../list.js";
+import { acting, isAnyones, keyPage, keysPath, listPage } from "../keys/owner.js";
+import { filtering, LiveList, poll } from "../list.js";
 import { when } from "../time.js";
 import { OWN_TRAIL } from "../trail.js";
 
@@ -22,12 +22,13 @@ let activity;
 const link = (other) => h("a", { href: keyPage(other) }, h("code", {}, other));
 
 const SHOWN = {
-  status: badge,
+  status: (status) => badge(status === "active" && key.owner_disabled ? "owner_disabled" : status),
   labels: (labels) => (labels.length ? tags(labels) : quiet("None")),
   networks: (networks) => (networks ? tags(networks) : "Everywhere"),
   created_at: (at) => when(at),
   last_used_at: (at) => when(at),
   expires_at: () => expiry(key),
+  owner_name: (name) => name ?? key.owner_id,
 };
 
 function draw() {
@@ -37,9 +38,9 @@ function draw() {
   $("#description").textContent = key.description ?? "";
   $("#description").hidden = !key.description;
   $("#effects").classList.remove("waiting");
-  const scopes = key.scopes ?? Object.keys(words);
-  $("#may").replaceChildren(...(scopes.length ? [] : [h("li", {}, "Nothing: it has no permission.")]),
-    ...(key.scopes ? [] : [h("li", {}, h("strong", {}, "All that you may do, and what you are granted later. Now:"))]),
+  const scopes = key.scopes ?? (isAnyones ? [] : Object.keys(words));
+  $("#may").replaceChildren(...(scopes.length || !key.scopes ? [] : [h("li", {}, "Nothing: it has no permission.")]),
+    ...(key.scopes ? [] : [h("li", {}, h("strong", {}, isAnyones ? "All that its owner may do, at any time." : "All that you may do, and what you are granted later. Now:"))]),
     ...scopes.map((scope) => h("li", {}, words[scope] ?? "A permission that you do not have", " ", h("code", { class: "quiet" }, scope))));
   const isActive = key.status === "active";
   if (!isActive) {
@@ -96,9 +97,10 @@ function drawRequests() {
     ...(address ? [", from ", h("code", {}, address)] : []), ...(agent ? [", with ", h("code", {}, agent)] : []), ".");
 }
 
-const trail = new LiveList(`/keys${id}/audit`, {
+const chosen = filtering($("#filter"), () => trail.begin());
+const trail = new LiveList(isAnyones ? "/admin/audit" : `/keys${id}/audit`, {
   counts: false,
-  query: () => acting,
+  query: () => ({ ...acting, ...(isAnyones && { key: page.dataset.keyId }), routine: Boolean(chosen().routine) }),
   rest: REST_MS,
   draw() {
     render($("#list"), table("History", OWN_TRAIL, trail.items));

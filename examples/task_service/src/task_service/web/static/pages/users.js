@@ -22,20 +22,69 @@ async function change({ id }, method, path, body, said) {
   say(said);
 }
 
+const ROLES = { user: "User", viewer: "Viewer", admin: "Administrator" };
+
+/** A labelled choice for a question of `confirm`. */
+function choice(label, options, chosen) {
+  const select = h("select", {}, options.map(([value, words]) => h("option", { value, selected: value === chosen }, words)));
+  return [select, h("label", { class: "stack" }, label, select)];
+}
+
+function changeRole({ id, username: name, roles }) {
+  const [select, label] = choice("Role", Object.entries(ROLES), roles[0]);
+  confirm({
+    title: `Change the role of ${name}?`,
+    text: [label, $("#roles").content.cloneNode(true)],
+    action: "Change role",
+    act: () => change({ id }, "PATCH", "", { roles: [select.value] }, `${name}: ${ROLES[select.value].toLowerCase()} now.`),
+  });
+}
+
+const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+
+/** Who can get the tasks of somebody: everybody else who is enabled, and the service accounts. */
+async function otherOwners(user) {
+  const [people, accounts] = await Promise.all(["users?sort=name&", "service-accounts?"].map((path) => api(`/admin/${path}disabled=false&limit=200`)));
+  return [...people.items.map(({ id, username }) => [id, username]), ...accounts.items.map(({ id, name }) => [id, `${name} (service account)`])]
+    .filter(([id]) => id !== user.id);
+}
+
+async function disable(user) {
+  const { id, username: name } = user;
+  const [{ active_keys: keys, tasks }, owners] = await Promise.all([api(`/admin/users/${id}/departure`), otherOwners(user)]);
+  const revoke = h("input", { type: "checkbox" });
+  const [owner, ownerLabel] = choice(`Owner of the ${counted(tasks, "task")} from now on`, [["", `${name} keeps them`], ...owners]);
+  confirm({
+    title: `Disable: ${name}?`,
+    text: [
+      $("#disable").content.cloneNode(true),
+      keys > 0 && h("label", { class: "check" }, revoke, `Revoke ${counted(keys, "active key")} for good. Otherwise they wait for a return.`),
+      tasks > 0 && ownerLabel,
+    ].filter(Boolean),
+    action: "Disable",
+    async act() {
+      const leaves = revoke.checked || owner.value;
+      const body = { revoke_keys: revoke.checked, owner_id: owner.value || null };
+      const done = leaves ? await api(`/admin/users/${id}/departure`, { method: "POST", body }) : await api(`/admin/users/${id}`, { method: "PATCH", body: { disabled: true } });
+      await users.refresh();
+      say([`${name} was disabled.`, done.revoked_keys && `${counted(done.revoked_keys, "key")} revoked.`, done.moved_tasks && `${counted(done.moved_tasks, "task")} handed over.`].filter(Boolean).join(" "));
+    },
+  });
+}
+
 function actions(user) {
-  const { username: name, roles, disabled } = user;
-  const named = (label, act) => button(label, `${label}:${user.id}`, act, { "aria-label": `${label}: ${name}` });
-  const asked = (label, text, ...request) => named(label, () => confirm({
-    title: `${label}: ${name}?`, text, action: label, act: () => change(user, ...request),
-  }));
-  const [role, words] = roles.includes("admin") ? ["user", "a user"] : ["admin", "an administrator"];
+  const { username: name, disabled } = user;
+  const named = (label, act, look = "link") => button(label, `${label}:${user.id}`, act, { "aria-label": `${label}: ${name}`, class: `button small ${look}` });
   // A user cannot lock themselves out.
   const other = name !== me.username;
-  return disabled ? named("Enable", () => change(user, "PATCH", "", { disabled: false }, `${name} was enabled.`)) : [
-    other && asked(`Make ${words}`, `make-${role}`, "PATCH", "", { roles: [role] }, `${name} is ${words} now.`),
+  return disabled ? named("Enable", () => change(user, "PATCH", "", { disabled: false }, `${name} was enabled.`), "") : [
     named("New link", async () => { reveal(await api(`/admin/users/${user.id}/invitation`, { method: "POST" })); }),
-    asked("End sessions", "end-sessions", "DELETE", "/sessions", undefined, `${name}: all sessions were ended.`),
-    other && asked("Disable", "disable", "PATCH", "", { disabled: true }, `${name} was disabled.`),
+    other && named("Change role", () => changeRole(user)),
+    named("End sessions", () => confirm({
+      title: `End sessions: ${name}?`, text: "end-sessions", action: "End sessions",
+      act: () => change(user, "DELETE", "/sessions", undefined, `${name}: all sessions were ended.`),
+    })),
+    other && named("Disable", () => disable(user), ""),
   ];
 }
 
