@@ -2,15 +2,15 @@
 
 Older processes work with this schema.
 
-Revision ID: 0021
-Revises: 0020
+Revision ID: 0022
+Revises: 0021
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0021"
-down_revision = "0020"
+revision = "0022"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
@@ -19,4 +19,6 @@ def upgrade() -> None:
     op.create_index("ix_runs_created_at_id", "runs", ["created_at", "id"])
     op.create_index("ix_runs_owner_id_created_at_id", "runs", ["owner_id", "created_at", "id"])
     works_with = sa.table("schema_works_with", sa.column("revision"), sa.column("code"))
-    op.bulk_insert(works_with, [{"revision": "0021", "code": code} for code in ("0019", "0020")])
+    op.bulk_insert(
+        works_with, [{"revision": "0022", "code": code} for code in ("0019", "0020", "0021")]
+    )
