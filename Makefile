@@ -4,6 +4,9 @@ PYTHON ?= python3
 # More words for pytest, for example: make test ARGS="-k header -x".
 ARGS ?=
 
+# Where `make docs` puts the pages.
+SITE ?= $(CURDIR)/site
+
 BIN := .venv/bin
 SOURCES := src examples/task_service/src
 PACKAGES := -e . -e examples/task_service
@@ -65,7 +68,7 @@ check: $(BIN)/.dev  ## Check format, lint, the generated half, types, import con
 	.ci/types
 	$(BIN)/lint-imports
 	$(BIN)/typos
-	$(BIN)/mkdocs build --strict
+	$(MAKE) docs
 
 check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Python 3.11 to 3.15, old and new
 	mkdir -p .nox/pythons
@@ -80,8 +83,10 @@ format: $(BIN)/.dev  ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(BIN)/.dev  ## Build the documentation into site/
-	$(BIN)/mkdocs build --strict
+docs: $(BIN)/.dev  ## Build the documentation into site/, the handbook of the service into site/service/
+	$(BIN)/mkdocs build --strict --site-dir $(SITE)
+	$(BIN)/mkdocs build --strict --site-dir $(SITE)/service --config-file mkdocs.service.yml
+	$(BIN)/python -m docs.tools.built_site $(SITE)
 
 # Names, or --write to keep the results for the documentation: make bench ARGS="verification --write"
 bench: $(BIN)/.dev  ## Measure what things cost, in a few minutes

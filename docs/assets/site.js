@@ -15,21 +15,3 @@ document$.subscribe(() => {
     table.role = "table";
   }
 });
-
-// The results of the library and those of the task service are two sections. The one with the best result is first.
-const results = document.querySelector(".md-search-result__list");
-new MutationObserver(() => {
-  const sections = new Map();
-  for (const item of results.children) {
-    const section = /task service/i.test(item.querySelector("h1")?.textContent) ? "Task service" : "Library";
-    sections.set(section, [...(sections.get(section) ?? []), item]);
-  }
-  let place = results.firstElementChild;
-  for (const [section, items] of sections)
-    for (const item of items) {
-      if (item === items[0]) item.dataset.section = section;
-      // The theme adds results while the reader scrolls. What is in its place stays there, and keeps the focus.
-      if (item === place) place = place.nextElementSibling;
-      else results.insertBefore(item, place);
-    }
-}).observe(results, {childList: true});

@@ -1,7 +1,8 @@
-"""Looks at the site as it was built: what MkDocs does not check by itself."""
+"""Checks the built sites for what MkDocs does not check, links between the two among it: `python -m docs.tools.built_site site`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -104,3 +105,8 @@ def _file(address: str, site: Path, base: str) -> str | None:
     path = site / unquote(urlsplit(address).path.removeprefix(urlsplit(base).path).lstrip("/"))
     file = path / "index.html" if path.is_dir() else path
     return file.relative_to(site).as_posix() if file.is_file() else None
+
+
+if __name__ == "__main__":
+    found = problems(Path(sys.argv[1]), "https://msk-auth.readthedocs.io/en/stable/")
+    sys.exit("\n".join(["The built site is not right:", *found]) if found else None)

@@ -1,6 +1,6 @@
 """Pictures of every page of the task service: wide and on a phone, light and dark.
 
-`python -m docs.tools.screenshots docs/assets/pages` starts the service and Chromium, fills the pages, and writes a WebP for each.
+`python -m docs.tools.screenshots docs/service/assets/pages` starts the service and Chromium, fills the pages, and writes a WebP for each.
 The page "The pages" of the documentation shows them. Those of the guides are taken by `test_screenshots.py`.
 """
 

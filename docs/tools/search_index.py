@@ -2,18 +2,42 @@
 
 The theme ranks by words, a title above a text. Readers who come from another package search with its words, so a page
 answers to those too. A word that is being typed stands for all that begin with it, the last one or not: "in" finds "incident".
-Pages of the task service say so in their titles, and stand below pages of the library that answer the same words. By these
-titles `assets/site.js` makes them a section of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 WORDS: Final[Mapping[str, list[str]]] = {
-    "explanation/hashing/": ["bcrypt", "argon2", "fast hasher", "hashing"],
-    "explanation/interactive/": ["fresh login", "sudo mode"],
+    "how-to/move-here/": [
+        "django",
+        "rest framework",
+        "import existing keys",
+        "registration",
+        "password reset",
+        "jwt_required",
+        "blocklist",
+        "blacklist",
+        "x-api-key",
+    ],
+    "how-to/adopt/": [
+        "existing application",
+        "flask-login",
+        "flask-restful",
+        "sqlmodel",
+        "advanced-alchemy",
+    ],
+    "explanation/how-it-works/": ["fresh login", "sudo mode"],
+    "reference/key-format/": [
+        "prefix",
+        "checksum",
+        "regex",
+        "bcrypt",
+        "argon2",
+        "fast hasher",
+        "hashing",
+    ],
     "explanation/lease/": ["cache", "caching", "stale cache"],
     "explanation/not-supported/": ["2fa", "two-factor", "passkeys", "grpc", "mtls", "oauth server"],
     "explanation/performance/": ["benchmark", "latency", "performance", "slow", "speed"],
@@ -25,10 +49,6 @@ WORDS: Final[Mapping[str, list[str]]] = {
     ],
     "how-to/database/": ["migration", "alembic", "sqlalchemy", "postgresql", "sqlite", "mysql"],
     "how-to/fastapi/": ["swagger", "authorize button", "authorization header"],
-    "how-to/from-drf-api-key/": ["django", "rest framework", "import existing keys"],
-    "how-to/from-fastapi-users/": ["registration", "password reset"],
-    "how-to/from-flask-jwt-extended/": ["jwt_required", "blocklist", "blacklist"],
-    "how-to/from-keyshield/": ["x-api-key"],
     "how-to/identity-provider/": [
         # Not "keycloak": the search takes "key" for its beginning.
         *("auth0", "cognito", "entra id", "google login", "okta", "integration"),
@@ -73,7 +93,6 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("custom error response", "missing authorization header", "token has expired"),
     ],
     "reference/glossary/": ["scopes", "permissions"],
-    "reference/key-format/": ["prefix", "checksum", "regex"],
     "reference/key-routes/": [
         "key_routes",
         "create a key",
@@ -81,26 +100,15 @@ WORDS: Final[Mapping[str, list[str]]] = {
         "per user",
         "endpoints",
     ],
-    "tutorials/deploy/": ["docker", "systemd"],
 }
 """From the address of a page to words that its text may lack, and for which it is the first result."""
 
-# Long pages and generated ones have every word somewhere.
-_BOOSTS: Final[Mapping[str, float]] = {
-    "reference/api/testing/": 0.1,
-    "reference/http-api/": 0.1,
-    "reference/api/": 0.5,
-}
-_SERVICE_BOOST: Final = 0.5
-_SERVICE: Final = "task service"
+# The pages of the public API have every word somewhere.
+_BOOST: Final = 0.5
 
 
-def finish(index: dict[str, Any], service: Collection[str]) -> None:
-    """Complete the index that the theme has made.
-
-    Args:
-        index: The index; changed in place.
-        service: The addresses of the task service's pages.
+def finish(index: dict[str, Any]) -> None:
+    """Complete the index that the theme has made, in place.
 
     Raises:
         KeyError: A page that has words is not there.
@@ -110,14 +118,7 @@ def finish(index: dict[str, Any], service: Collection[str]) -> None:
         raise KeyError(*sorted(missing))
     for entry in index["docs"]:
         page, _, section = entry["location"].partition("#")
-        boosts = [boost for prefix, boost in _BOOSTS.items() if page.startswith(prefix)]
-        if page in service:
-            boosts.append(_SERVICE_BOOST)
-        if boosts:
-            entry["boost"] = min(boosts)
-        if section:
-            continue
-        if page in WORDS:
+        if page.startswith("reference/api/"):
+            entry["boost"] = _BOOST
+        if page in WORDS and not section:
             entry["tags"] = WORDS[page]
-        if page in service and _SERVICE not in entry["title"].lower():
-            entry["title"] += f" ({_SERVICE})"
