@@ -110,7 +110,7 @@ def test_every_command_of_the_service_is_on_its_page() -> None:
     assert {"serve", "worker", "migrate", "users create", "users disable", "doctor"} <= set(called)
     assert re.findall(r"^## (.+)$", page, re.MULTILINE) == called
     assert all(command.help for _, command in commands_page.commands())
-    assert "| `--role` | One of `admin`, `user`. Required. |" in page
+    assert "| `--role` | One of `admin`, `user`, `viewer`. Required. |" in page
 
 
 def test_every_operation_of_the_service_is_on_its_page() -> None:

@@ -113,7 +113,7 @@ class TestOneAdapterForSeveralApplications:
             reply = await send(app, "GET", b"/", world.bearer("key"))
             assert (reply.status, reply.json) == (200, {"realm": f"app {n}"})
             reply = await send(app, "GET", b"/api/keys", world.bearer("key"))
-            assert (reply.status, len(reply.json["items"])) == (200, 6)
+            assert (reply.status, len(reply.json["items"])) == (200, 7)
             other = worlds[1 - n].bearer("key")
             reply = await send(app, "GET", b"/", other)
             assert (reply.status, reply.json["code"]) == (401, "key_unknown")

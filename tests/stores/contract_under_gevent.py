@@ -59,7 +59,7 @@ def test_a_read_that_waits_keeps_no_other_greenlet_waiting_and_fails_when_it_is_
         monkeypatch.setattr(SQLAlchemyKeyStore, "read_seconds", 60)
         with postgres.begin() as connection:
             connection.execute(LOCK)
-            reading = gevent.spawn(store.find, "k1")
+            reading = gevent.spawn(store.find, "absent")
             for _ in range(6):
                 gevent.sleep(0.01)
             assert not reading.ready()
@@ -68,7 +68,7 @@ def test_a_read_that_waits_keeps_no_other_greenlet_waiting_and_fails_when_it_is_
         with postgres.begin() as connection:
             connection.execute(LOCK)
             with pytest.raises(TimeoutError, match="did not answer in time"):
-                gevent.spawn(store.find, "k1").get(timeout=60)
+                gevent.spawn(store.find, "absent").get(timeout=60)
 
 
 if __name__ == "__main__":

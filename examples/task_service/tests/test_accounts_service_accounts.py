@@ -147,7 +147,8 @@ async def test_a_deleted_one_is_gone_and_its_name_is_free(
     assert (await accounts.list(ServiceAccountQuery(), PageRequest(count=True))).total == 0
     # What refers to it stays, under a name that nothing else can have.
     assert (await services.tasks.get(ada, task.id)).owner_id == bot.id
-    assert await services.users.names([bot.id]) == {bot.id: f"deploy-bot {bot.id}"}
+    kept = await services.users.by_id([bot.id])
+    assert kept[bot.id].username == f"deploy-bot {bot.id}"
     again = await accounts.create("deploy-bot", by=ada)
     assert again.id != bot.id
     assert again.active_keys == 0

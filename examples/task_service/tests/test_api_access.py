@@ -79,7 +79,14 @@ ROUTES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/api/admin/service-accounts/{accountId}"): (NO_ACCOUNT, ADMINISTRATOR),
     ("PATCH", "/api/admin/service-accounts/{accountId}"): (NO_ACCOUNT, ADMINISTRATOR),
     ("DELETE", "/api/admin/service-accounts/{accountId}"): (NO_ACCOUNT, ADMINISTRATOR),
+    ("GET", "/api/admin/users/{userId}/departure"): (f"{NO_USER}/departure", ADMINISTRATOR),
+    ("POST", "/api/admin/users/{userId}/departure"): (f"{NO_USER}/departure", ADMINISTRATOR),
     ("GET", "/api/admin/keys"): ("/api/admin/keys", ADMINISTRATOR),
+    ("GET", "/api/admin/keys/{key_id}"): ("/api/admin/keys/000000000000", ADMINISTRATOR),
+    ("GET", "/api/admin/keys/{key_id}/activity"): (
+        "/api/admin/keys/000000000000/activity",
+        ADMINISTRATOR,
+    ),
     ("POST", "/api/admin/keys/revoke"): ("/api/admin/keys/revoke", ADMINISTRATOR),
     ("POST", "/api/admin/keys/{key_id}/revoke"): (
         "/api/admin/keys/000000000000/revoke",

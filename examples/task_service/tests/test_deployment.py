@@ -308,12 +308,12 @@ def test_the_time_that_a_process_gets_to_stop_is_the_same_everywhere(compose: An
         for each in compose["services"].values()
         if "build" in each
     }
-    page = (ROOT / "docs" / "how-to" / "upgrade.md").read_text()
+    page = (ROOT / "docs" / "service" / "upgrade.md").read_text()
     assert seconds == set(re.findall(r"Give it (\d+) seconds before it is killed", page)) == {"40"}
 
 
 def test_the_page_adds_up_the_connections_of_what_it_deploys(compose: Any) -> None:
-    page = (ROOT / "docs" / "how-to" / "several-machines.md").read_text()
+    page = (ROOT / "docs" / "service" / "several-machines.md").read_text()
     each = CONNECTIONS_OF_A_PROCESS
     processes = [name for name in compose["services"] if re.match(r"(api|worker)-", name)]
     needed = len(processes) * each + each + 10

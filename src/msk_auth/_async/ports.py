@@ -74,10 +74,10 @@ class AsyncPorts(Generic[UserT]):
         | None,
         on_event: Callable[[Event], MaybeAwaitable[None]] | None,
     ) -> None:
-        self.store = _failing_closed(store)
-        self.look_ups = _failing_closed(look_ups)
-        self.verifier = _failing_closed(verifier)
-        self.leases = _failing_closed(leases)
+        self.store: AsyncKeyStore = _failing_closed(store)
+        self.look_ups: AsyncLookUps[UserT] = _failing_closed(look_ups)
+        self.verifier: AsyncVerifier = _failing_closed(verifier)
+        self.leases: Leases[UserT] = _failing_closed(leases)
         self._clock = clock
         self._key_limits = key_limits
         self._may_act_for = may_act_for

@@ -25,9 +25,9 @@ from tests.databases import _postgres_binaries
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
-ONE_MACHINE = ROOT / "docs" / "tutorials" / "deploy.md"
-SEVERAL = ROOT / "docs" / "how-to" / "several-machines.md"
-UPGRADE = ROOT / "docs" / "how-to" / "upgrade.md"
+ONE_MACHINE = ROOT / "docs" / "service" / "deploy.md"
+SEVERAL = ROOT / "docs" / "service" / "several-machines.md"
+UPGRADE = ROOT / "docs" / "service" / "upgrade.md"
 
 _SET_UP = """
 set -euo pipefail

@@ -15,7 +15,6 @@ from task_service.db.engine import Database
 from task_service.observability import Metrics
 from task_service.tasks.status import runs_by_state
 
-from .json_route import JsonRoute
 from .openapi import Responses
 
 
@@ -27,7 +26,7 @@ class Health(BaseModel):
 
 def health_router(db: Database, metrics: Metrics, tokens: TokenProfile) -> APIRouter:
     """`/healthz`, `/readyz`, `/metrics`, and the public keys of the logins if they are asymmetric."""
-    router = APIRouter(tags=["Operation"], route_class=JsonRoute)
+    router = APIRouter(tags=["Operation"])
 
     @router.get("/healthz")
     async def check_alive() -> Health:
