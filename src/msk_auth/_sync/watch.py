@@ -79,7 +79,7 @@ class Watched(Generic[UserT]):
 
     def __init__(self, principal: Principal[UserT], policy: Policy | None, began_at: float) -> None:
         self.principal = principal
-        self.policy = None if policy is None else lasting(policy)
+        self.policy: Policy | None = None if policy is None else lasting(policy)
         self.began_at: float = began_at
         self.verified_at: float = -math.inf
         self.turn_at: float = -math.inf
