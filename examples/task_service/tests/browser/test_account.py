@@ -94,7 +94,9 @@ async def test_a_key_shows_its_trail_and_when_the_old_value_was_seen(
     rows = page.get_by_role("table", name="History").get_by_role("row")
     for index, action in enumerate(("key.rotated", "task.created", "key.created"), 1):
         await expect(rows.nth(index)).to_contain_text(action)
-    await expect(rows.nth(2)).to_contain_text(f"Key {key[4:16]}")
+    await expect(rows.nth(2)).to_contain_text("Key with a past")
+    used = rows.nth(2).get_by_role("link", name="with a past")
+    await expect(used).to_have_attribute("href", f"/admin/keys/{key[4:16]}")
 
 
 async def test_a_history_is_seen_at_a_glance_and_filtered(open_page: Open) -> None:

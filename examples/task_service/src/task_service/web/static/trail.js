@@ -33,15 +33,15 @@ const WHEN = ["Time", ({ at }) => when(at)];
 const FROM = ["Address", ({ address }) => quiet(address)];
 
 /** Columns for the trail of one thing, whose owner reads it. */
-export const OWN_TRAIL = [["Action", what, "main"], ["User", who], WHEN, FROM];
+export const OWN_TRAIL = [["Action", what, "main"], ["User", who, "wrap"], WHEN, FROM];
 
 /** Columns for the whole log, where names lead to all that is about them. */
 export const TRAIL = [
   ["Action", what, "main"],
-  ["User", (entry) => (entry.actor ? [filter("actor", entry.actor.username), who(entry)[1]] : who(entry))],
+  ["User", (entry) => (entry.actor ? [filter("actor", entry.actor.username), who(entry)[1]] : who(entry)), "wrap"],
   ["Target", ({ action, target, details: { name } }) => target && [
     action.startsWith("key.") && h("span", { class: "title" }, keyLink(target, name)),
     h("code", { class: "sub" }, filter("target", target)),
-  ]],
+  ], "wrap"],
   WHEN, FROM,
 ];
