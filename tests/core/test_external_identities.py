@@ -120,7 +120,9 @@ def test_a_token_of_no_known_issuer_is_refused(make_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "owner", [None, Owner("ann", frozenset(), "Ann", disabled=True)], ids=["none", "disabled"]
+    "owner",
+    [None, Owner("ann", frozenset(), "Ann", disabled=True), ValueError("for int()")],
+    ids=["none", "disabled", "unreadable subject"],
 )
 def test_without_an_enabled_owner_the_token_is_refused(make_world: MakeWorld, owner: Any) -> None:
     world, table, _ = external_world(make_world)
