@@ -202,7 +202,7 @@ def standby_of(primary: OwnPostgres) -> Iterator[OwnPostgres]:
     """A streaming standby of a running server."""
     with own_postgres() as standby:
         standby.stop()
-        data = standby._folder / "data"
+        data = standby.folder / "data"
         shutil.rmtree(data)
         binaries = primary.binaries
         command = [binaries / "pg_basebackup", "-h", "127.0.0.1", "-p", str(primary.port)]
