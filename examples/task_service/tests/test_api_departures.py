@@ -1,4 +1,4 @@
-"""Somebody leaves: what ends, what is kept for a return, and who gets their tasks."""
+"""A user leaves: what ends, what is kept for a return, and who gets their tasks."""
 
 from __future__ import annotations
 

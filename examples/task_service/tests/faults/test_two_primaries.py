@@ -37,7 +37,7 @@ def test_two_writable_copies_of_one_database_are_refused(tmp_path: Path) -> None
     with own_postgres() as one:
         one.stop()
         folder = Path(tempfile.mkdtemp(prefix="task-service-postgres-"))
-        # Owners and modes too, since PostgreSQL insists on them.
+        # Owners and modes too, since PostgreSQL checks them.
         subprocess.run(["cp", "-a", f"{one.folder}/.", str(folder)], check=True)
         other = OwnPostgres(one.binaries, folder, {**one.as_user, "cwd": folder}, {})
         one.start()

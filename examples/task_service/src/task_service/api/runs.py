@@ -66,7 +66,7 @@ def runs_router(
         stopping: Set when the service begins to stop; streams end then.
     """
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
-    # Whoever may run tasks reads the runs that the same key has started; `Runs` decides.
+    # A caller that may run tasks reads the runs that the same key has started; `Runs` decides.
     reader = auth.any_credential
     starter = auth.require("tasks:run")
     streams = StreamLimit()

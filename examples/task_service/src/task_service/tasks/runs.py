@@ -168,7 +168,7 @@ class Runs:
         work: AcceptedWork | None = None,
         rerun_of: str | None = None,
     ) -> Run:
-        """Queue a run of a task. It is a run of the task's owner, whoever requests it.
+        """Queue a run of a task. The run belongs to the task's owner, not to the caller.
 
         Args:
             principal: The caller.

@@ -1,4 +1,4 @@
-// Whose keys a page shows: the user's own, those of the service account that the page names, or anybody's.
+// Whose keys a page shows: the user's own, those of the service account that the page names, or any owner's.
 
 import { $ } from "../dom.js";
 

@@ -42,7 +42,7 @@ function changeRole({ id, username: name, roles }) {
 
 const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 
-/** Who can get the tasks of somebody: everybody else who is enabled, and the service accounts. */
+/** Who can get the tasks of a user: every other enabled user, and the service accounts. */
 async function otherOwners(user) {
   const [people, accounts] = await Promise.all(["users?sort=name&", "service-accounts?"].map((path) => api(`/admin/${path}disabled=false&limit=200`)));
   return [...people.items.map(({ id, username }) => [id, username]), ...accounts.items.map(({ id, name }) => [id, `${name} (service account)`])]
