@@ -28,8 +28,12 @@ from msk_auth.errors import ConfigurationError
 from .engine import Database
 from .schema import queue_migrations
 
-LOCK_SECONDS: Final = 1.0
-"""How long other processes may wait because a migration waits for a table."""
+LOCK_SECONDS: Final = 0.3
+"""How long other processes may wait because a migration waits for a table.
+
+Even for three tables in turn that is below the second after which PostgreSQL looks for a deadlock (`deadlock_timeout`). Of a
+process that has one table and waits for another, and a migration that has them the other way round, the migration gives up.
+"""
 
 _log = logging.getLogger(__name__)
 
