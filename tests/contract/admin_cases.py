@@ -108,6 +108,7 @@ def _input_cases() -> Iterator[Case]:
         ('{"ids": [["<key_id>"]]}', "ids"),
         ('{"ids": []}', "ids"),
         (json.dumps({"ids": [str(number) for number in range(201)]}), "ids"),
+        (json.dumps({"ids": ["<key_id>"] * 201}), "ids"),
         ('{"ids": ["<key_id>"], "owner_id": "bob"}', "owner_id"),
     ):
         yield Case(

@@ -180,9 +180,10 @@ def page_answer(authenticator: BaseAuthenticator[Any], page: KeyPage) -> Answer:
 def revoked_answer(
     authenticator: BaseAuthenticator[Any], ids: Sequence[str], revoked: Sequence[ApiKey | None]
 ) -> Answer:
-    """The revoked keys, and the ids that no key has."""
-    found = [_document(authenticator, record) for record in revoked if record is not None]
-    missing = [key_id for key_id, record in zip(ids, revoked, strict=True) if record is None]
+    """The revoked keys, and the ids that no key has; one that was given twice is there once."""
+    by_id = dict(zip(ids, revoked, strict=True))
+    found = [_document(authenticator, record) for record in by_id.values() if record is not None]
+    missing = [key_id for key_id, record in by_id.items() if record is None]
     return json_answer(200, {"items": found, "not_found": missing})
 
 

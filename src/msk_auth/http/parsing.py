@@ -152,7 +152,7 @@ def parse_list_all(query: bytes) -> ListAllRequest:
 
 
 def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
-    """Read `{ids}`, a list of texts, each of which counts once.
+    """Read `{ids}`, a list of texts.
 
     Raises:
         InputInvalid: With every member that is wrong.
@@ -165,7 +165,7 @@ def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
         wrong.append(FieldError("ids", message))
     if ids is None or wrong:
         raise InputInvalid(wrong)
-    return tuple(dict.fromkeys(ids))
+    return tuple(ids)
 
 
 def parse_on_behalf_of(query: bytes) -> str | None:
