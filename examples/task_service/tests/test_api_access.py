@@ -246,6 +246,7 @@ async def test_a_wrong_method_names_the_allowed_ones_to_an_administrator(admin: 
         ("/api/tasks/tsk_0123456789abcdef", "DELETE, GET, HEAD, PATCH"),
         ("/api/keys", "GET, HEAD, POST"),
         ("/api/auth/login", "POST"),
+        ("/api/admin/keys/revoke", "POST"),
         ("/tasks", "GET, HEAD"),
         ("/openapi.json", "GET, HEAD"),
     ],

@@ -187,14 +187,12 @@ async def _answer(request: Request, problem: Problem) -> Response:
 
 
 def _allowed_methods(routers: Sequence[APIRouter], path: str) -> set[str]:
-    """The methods of all routes of a path (RFC 9110, section 10.2.1). Starlette names those of the first one that matches."""
-    methods = {
-        method
-        for router in routers
-        for route in router.routes
-        if isinstance(route, Route) and route.path_regex.match(path)
-        for method in route.methods or ()
-    }
+    """The methods of a path (RFC 9110, section 10.2.1). Starlette names those of the first route that matches."""
+    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
+    # Beside a path that is spelled out, a placeholder would find no such id.
+    found = [route for route in routes if route.path == path]
+    found = found or [route for route in routes if route.path_regex.match(path)]
+    methods = {method for route in found for method in route.methods or ()}
     return methods | {"HEAD"} if "GET" in methods else methods
 
 
