@@ -388,7 +388,8 @@ async def test_much_output_is_written_in_few_batches(
 
 async def test_a_stopping_runner_waits_for_its_runs(sqlite: World) -> None:
     blocker = Blocker()
-    runner = sqlite.runner()
+    # Without room, no acquisition is under way when it is told to stop.
+    runner = sqlite.runner(concurrency=1)
     task = asyncio.create_task(runner.run())
     run = await sqlite.request(blocker)
     await within(blocker.started)

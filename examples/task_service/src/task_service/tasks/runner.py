@@ -147,7 +147,7 @@ class Runner:
             self._events.runner_wake.clear()
             try:
                 await self._look_at_leases()
-                if self._may_acquire:
+                if self._may_acquire and not self._stopping.is_set():
                     await self._acquire(group)
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps no owner
                 # Without regard to notifications: there may be many, and the database needs the rest.
