@@ -74,9 +74,5 @@ def message_of(error: Mapping[str, Any]) -> str:
 
 
 def in_plain_words(errors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The errors with sentences in place of their messages, each sentence once for a place.
-
-    FastAPI reports a parameter as often as dependencies share it, and several faults may have one sentence.
-    """
-    worded = [{**error, "msg": message_of(error)} for error in errors]
-    return list({(tuple(error["loc"]), error["msg"]): error for error in worded}.values())
+    """The errors with sentences in place of their messages."""
+    return [{**error, "msg": message_of(error)} for error in errors]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from inspect import signature
-from typing import Annotated, Any, Final, NoReturn, get_args
+from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
 
 from fastapi import Depends, Header, Query
 from fastapi.dependencies.models import Dependant
@@ -23,6 +23,7 @@ from pydantic import (
 from starlette.requests import Request
 from starlette.responses import Response
 
+from msk_auth import Principal
 from msk_auth.errors import FieldError, InputInvalid
 from task_service.accounts.users import MAX_USERNAME
 from task_service.db.paging import PageRequest
@@ -121,10 +122,10 @@ class JsonRoute(APIRoute):
     ) -> None:
         # The guards come first: FastAPI solves these before the parameters, and each once.
         guards = [
-            each
+            guard
             for parameter in signature(endpoint).parameters.values()
-            for each in get_args(parameter.annotation)
-            if isinstance(each, DependsParam)
+            if get_origin(parameter.annotation) is Annotated
+            for guard in _guards(*get_args(parameter.annotation))
         ]
         super().__init__(
             path,
@@ -149,6 +150,13 @@ class JsonRoute(APIRoute):
             return await handle(JsonRequest(request.scope, request.receive))
 
         return handle_strictly
+
+
+def _guards(kind: object, *metadata: object) -> list[DependsParam]:
+    """What admits the principal of a parameter; there is none if it is another value."""
+    if get_origin(kind) is not Principal:
+        return []
+    return [each for each in metadata if isinstance(each, DependsParam)]
 
 
 def _query_names(dependant: Dependant) -> set[str]:
