@@ -23,7 +23,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage test-envs test-clients test-pythons test-threads test-pages test-faults mutants check check-all release format docs bench requirements clean
+.PHONY: help run test coverage test-envs test-clients test-pythons test-threads test-pages test-faults mutants check check-all audit release format docs bench requirements clean
 
 help:  ## Show what can be made (this list)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Pyth
 # With TAG=v1.2.3 also what holds only for the commit that has the tag: a clean tree, and the changes under their number.
 release: $(BIN)/.release  ## Check and build all that a release needs, and publish nothing
 	.ci/release $(TAG)
+
+audit: $(BIN)/.venv  ## Ask for known vulnerabilities of what the service runs on (on a network that knows them)
+	$(BIN)/uv tool run pip-audit==2.10.1 --strict --disable-pip --require-hashes --requirement requirements/run.txt
 
 format: $(BIN)/.dev  ## Rewrite the code in the project's format
 	$(BIN)/ruff format .

@@ -18,12 +18,14 @@ PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
 
 # The most that a job of each workflow may have. What is not named is not given.
 ALLOWED: dict[str, dict[str, dict[str, str]]] = {
-    "ci.yml": {
+    "ci.yml": {"change": {"contents": "read"}},
+    "mutants.yml": {"mutants": {"contents": "read"}},
+    "night.yml": {
         "everything": {"contents": "read"},
         "free-threaded": {"contents": "read"},
         "package": {"contents": "read"},
+        "audit": {"contents": "read"},
     },
-    "mutants.yml": {"mutants": {"contents": "read"}},
     "release.yml": {
         "build": {"contents": "read"},
         "attest": {"attestations": "write", "id-token": "write"},
