@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -20,6 +21,7 @@ from task_service.observability import (
     Metrics,
     RunMetrics,
     configure_logging,
+    free_bytes,
     known_method,
     serve_worker_metrics,
 )
@@ -151,6 +153,12 @@ def test_states_that_are_not_known_now_are_not_shown() -> None:
     assert b'task_service_runs{state="queued"} 3.0' in metrics.render()
     metrics.set_runs({})
     assert b'state="queued"' not in metrics.render()
+
+
+def test_a_data_folder_that_is_gone_has_no_free_space(tmp_path: Path) -> None:
+    metrics = Metrics()
+    metrics.data_folder_free.set_function(lambda: free_bytes(tmp_path / "gone"))
+    assert "task_service_data_folder_free_bytes 0.0" in metrics.render().decode()
 
 
 def test_a_worker_serves_the_metrics_of_its_runs() -> None:

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from pathlib import Path
 from platform import python_version
+from shutil import disk_usage
 from threading import Thread
 from typing import Any, Final, Literal, cast
 from wsgiref.simple_server import WSGIServer
@@ -125,6 +127,14 @@ def add_process_metrics(registry: CollectorRegistry) -> None:
         registry=registry,
     ).labels(version("task-service"), version("msk-auth"), python_version()).set(1)
     ProcessCollector(registry=registry)
+
+
+def free_bytes(folder: Path) -> int:
+    """The free space of the folder's file system: 0 if the folder is gone, so that the alert of a full disk tells."""
+    try:
+        return disk_usage(folder).free
+    except OSError:
+        return 0
 
 
 class Metrics:
