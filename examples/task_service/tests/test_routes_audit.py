@@ -96,5 +96,6 @@ def test_the_command_passes_on_the_service(tmp_path: Path) -> None:
     opened = [word for path in (*OPEN, *PAGES) for word in ("--public", path)]
     audited = run_audit(tmp_path / "data", *opened)
     assert (audited.returncode, audited.stderr) == (0, "")
-    assert re.search(r"(?m)^POST +/api/tasks/{taskId}/run +permissions: tasks:run ", audited.stdout)
+    policy = re.escape("permissions: tasks:run; resource: task:{taskId}")
+    assert re.search(rf"(?m)^POST +/api/tasks/{{taskId}}/run +{policy} ", audited.stdout)
     assert audited.stdout.rstrip().endswith("0 undeclared, 0 flagged")

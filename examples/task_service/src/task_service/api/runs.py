@@ -66,9 +66,10 @@ def runs_router(
         stopping: Set when the service begins to stop; streams end then.
     """
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
-    # A caller that may run tasks reads the runs that the same key has started; `Runs` decides.
+    # A caller that may run tasks reads the runs that the same key has started, and a key that is limited to tasks sees only
+    # theirs; `Runs` decides.
     reader = auth.any_credential
-    starter = auth.require("tasks:run")
+    starter = auth.require("tasks:run", any_resource=True)
     streams = StreamLimit()
 
     @router.get("", response_model_exclude_unset=True)

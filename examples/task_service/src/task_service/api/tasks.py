@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel
@@ -32,6 +32,8 @@ from .openapi import path_id, problems
 
 TaskId = Annotated[str, path_id("taskId", "tsk", "task")]
 
+_TASK: Final = "task:{taskId}"
+
 
 class HandlerList(BaseModel):
     """The handlers of this deployment."""
@@ -44,9 +46,12 @@ def tasks_router(
 ) -> APIRouter:
     """The routes under `/api/tasks`, and the list of handlers that a task can name."""
     router = APIRouter(prefix="/api", tags=["Tasks"], route_class=JsonRoute)
-    reader = auth.require("tasks:read")
-    writer = auth.require("tasks:write")
-    starter = auth.require("tasks:run")
+    # A key that is limited to tasks passes where it reaches the task of the path. It lists those it reaches, and creates none.
+    lister = auth.require("tasks:read", any_resource=True)
+    creator = auth.require("tasks:write")
+    reader = auth.require("tasks:read", resource=_TASK)
+    writer = auth.require("tasks:write", resource=_TASK)
+    starter = auth.require("tasks:run", resource=_TASK)
 
     @router.get("/handlers", dependencies=[auth.any_credential])
     async def list_handlers() -> HandlerList:
@@ -55,7 +60,7 @@ def tasks_router(
 
     @router.get("/tasks", response_model_exclude_unset=True)
     async def list_tasks(
-        principal: Annotated[Principal[User], reader],
+        principal: Annotated[Principal[User], lister],
         page: WantedPage,
         search: Search = None,
         state: RunState | None = None,
@@ -79,7 +84,7 @@ def tasks_router(
 
     @router.post("/tasks", status_code=201)
     async def create_task(
-        principal: Annotated[Principal[User], writer], new: NewTask, response: Response
+        principal: Annotated[Principal[User], creator], new: NewTask, response: Response
     ) -> Task:
         """Create a task."""
         task = await tasks.create(principal, new)

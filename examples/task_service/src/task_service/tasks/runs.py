@@ -66,6 +66,7 @@ MAX_QUEUED_PER_USER: Final = 1000
 IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
 """How long an `Idempotency-Key` is remembered."""
 
+_TASK: Final = "task:"
 _NEWEST_FIRST: Final = Order.by_time(runs.c.created_at, runs.c.id)
 _OWNERS: Final = users.alias("owners")
 _WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cancelled its runs."
@@ -74,10 +75,23 @@ _BY_ANOTHER = "An administrator cancelled the run."
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-def visible_to(principal: Principal[Any], owner: Column[str]) -> ColumnElement[bool]:
-    """That a row belongs to the principal, or that the principal may read all."""
-    reads_all = principal.permissions & {READ_ALL, MANAGE_ALL}
-    return true() if reads_all else owner == principal.owner.id
+def visible_to(
+    principal: Principal[Any], owner: Column[str], task_id: Column[str], *others: str
+) -> ColumnElement[bool]:
+    """That the principal sees a task or a run: its own, or all; and with a key that is limited to tasks, only theirs.
+
+    Args:
+        principal: Who asks.
+        owner: The owner of the row.
+        task_id: The task of the row.
+        others: Permissions that show all as `tasks:read_all` does.
+    """
+    sees_all = principal.permissions & {READ_ALL, MANAGE_ALL, *others}
+    visible = true() if sees_all else owner == principal.owner.id
+    if principal.resources is None:
+        return visible
+    reached = [each.removeprefix(_TASK) for each in principal.resources if each.startswith(_TASK)]
+    return and_(visible, task_id.in_(reached))
 
 
 def readable_by(principal: Principal[Any]) -> ColumnElement[bool]:
@@ -87,7 +101,7 @@ def readable_by(principal: Principal[Any]) -> ColumnElement[bool]:
         PermissionDenied: The principal may neither read nor run tasks.
     """
     if READ in principal.permissions:
-        return visible_to(principal, runs.c.owner_id)
+        return visible_to(principal, runs.c.owner_id, runs.c.task_id)
     if RUN in principal.permissions and principal.key_id is not None:
         its_own: ColumnElement[bool] = principal.key_id == REQUESTED_WITH
         return its_own
@@ -268,7 +282,7 @@ class Runs:
         Raises:
             RunNotFound: There is no such run, or its owner is another and the principal may not see it.
         """
-        visible = visible_to(principal, runs.c.owner_id)
+        visible = visible_to(principal, runs.c.owner_id, runs.c.task_id)
         return RunDetails.model_validate(await self._read(run_id, visible))
 
     async def _read(self, run_id: str, condition: ColumnElement[bool]) -> Row[Any]:
@@ -344,7 +358,7 @@ class Runs:
                 select(tasks.c.id).where(
                     tasks.c.id == task_id,
                     tasks.c.deleted_at.is_(None),
-                    visible_to(principal, tasks.c.owner_id),
+                    visible_to(principal, tasks.c.owner_id, tasks.c.id),
                 )
             )
             if visible is None:
@@ -369,8 +383,7 @@ class Runs:
         """
         if not is_id(run_id, "run"):
             raise RunNotFound
-        cancels_all = CANCEL_ALL in principal.permissions
-        visible = true() if cancels_all else visible_to(principal, runs.c.owner_id)
+        visible = visible_to(principal, runs.c.owner_id, runs.c.task_id, CANCEL_ALL)
         this = (runs.c.id == run_id, visible)
         async with self._accounts.change(principal) as change:
             connection = change.connection
@@ -436,7 +449,7 @@ async def _lock_task(
         ).where(
             tasks.c.id == task_id,
             tasks.c.deleted_at.is_(None),
-            visible_to(principal, tasks.c.owner_id),
+            visible_to(principal, tasks.c.owner_id, tasks.c.id),
         )
     )
     task = found.one_or_none()

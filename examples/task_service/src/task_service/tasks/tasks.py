@@ -88,7 +88,7 @@ def _select_tasks(principal: Principal[Any], query: TaskQuery = ALL_TASKS) -> Se
     statement = (
         select(tasks, users.c.username.label("owner_name"))
         .join_from(tasks, users)
-        .where(tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id))
+        .where(tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id, tasks.c.id))
     )
     if query.search is not None:
         statement = statement.where(
@@ -346,7 +346,7 @@ class Tasks:
                 .where(
                     tasks.c.id == task_id,
                     tasks.c.deleted_at.is_(None),
-                    visible_to(principal, tasks.c.owner_id),
+                    visible_to(principal, tasks.c.owner_id, tasks.c.id),
                 )
                 .with_for_update()
             )
