@@ -1,6 +1,7 @@
-"""The pictures of the documentation: `SCREENSHOTS=docs/assets pytest -m pages examples/…/browser/test_screenshots.py`.
+"""The pictures of the guides: `SCREENSHOTS=docs/service/assets pytest -m pages examples/…/browser/test_screenshots.py`.
 
-`make test-pages` takes them each time, so that they keep working; they are kept only on request.
+The README and the front page of the library show `keys-*.png`, which belong in `docs/assets`. `make test-pages` takes all pictures each
+time, so that they keep working; they are kept only on request.
 """
 
 from __future__ import annotations
