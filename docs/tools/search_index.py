@@ -41,7 +41,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "explanation/lease/": ["cache", "caching", "stale cache"],
     "explanation/not-supported/": ["2fa", "two-factor", "passkeys", "grpc", "mtls", "oauth server"],
     "explanation/performance/": ["benchmark", "latency", "performance", "slow", "speed"],
-    "how-to/audit-log/": ["audit log", "history"],
+    "how-to/audit-log/": ["audit log", "history", "logging", "redact", "sentry", "mask"],
     "how-to/background-work/": ["background task", "celery", "queue", "job"],
     "how-to/beside-sessions/": [
         *("session", "cookies", "jwt", "csrf", "refresh token", "logout", "log out"),
@@ -58,7 +58,6 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("revoke a key", "leaked key", "compromised key", "incident", "secret scanning"),
         *("pre-commit", "gitleaks", "trufflehog"),
     ],
-    "how-to/logs/": ["logging", "redact", "sentry", "mask"],
     "how-to/manage-keys/": [
         *("admin", "administrator", "staff", "rename a key", "tag", "partner", "customer"),
         *("onboarding", "last used", "usage", "statistics"),
@@ -67,7 +66,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "how-to/restrict-keys/": [
         *("read only", "limit key", "ip address", "allowlist", "whitelist", "cidr", "rate limits"),
         *("rate limiting", "throttle", "throttling", "quota", "429", "redis", "webhook"),
-        "machine to machine",
+        *("machine to machine", "scopes", "permissions"),
     ],
     "how-to/rotate/": [
         *("rotation", "renew", "pepper", "expire", "expiring", "expiration", "expiry date"),
@@ -92,7 +91,6 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("401", "403", "503", "status code", "problem details", "unauthorized", "error handler"),
         *("custom error response", "missing authorization header", "token has expired"),
     ],
-    "reference/glossary/": ["scopes", "permissions"],
     "reference/key-routes/": [
         "key_routes",
         "create a key",
