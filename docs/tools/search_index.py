@@ -39,7 +39,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
         "hashing",
     ],
     "explanation/lease/": ["cache", "caching", "stale cache"],
-    "explanation/not-supported/": ["2fa", "two-factor", "passkeys", "grpc", "mtls", "oauth server"],
+    "explanation/comparison/": ["2fa", "two-factor", "passkeys", "grpc", "mtls", "oauth server"],
     "explanation/performance/": ["benchmark", "latency", "performance", "slow", "speed"],
     "how-to/audit-log/": ["audit log", "history", "logging", "redact", "sentry", "mask"],
     "how-to/background-work/": ["background task", "celery", "queue", "job"],

@@ -60,7 +60,7 @@ QUESTIONS = {
     "expiring": "how-to/rotate/",
     "fresh login": "explanation/how-it-works/",
     "Google login": "how-to/identity-provider/",
-    "grpc": "explanation/not-supported/",
+    "grpc": "explanation/comparison/",
     "import existing keys": "how-to/move-here/",
     "limit key to read only": "how-to/restrict-keys/",
     "jwks": "how-to/identity-provider/",
