@@ -186,9 +186,13 @@ async def _answer(request: Request, problem: Problem) -> Response:
     return await cast("Awaitable[Response]", app.exception_handlers[Problem](request, problem))
 
 
+def _routes(routers: Sequence[APIRouter]) -> list[Route]:
+    return [route for router in routers for route in router.routes if isinstance(route, Route)]
+
+
 def _allowed_methods(routers: Sequence[APIRouter], path: str) -> set[str]:
     """The methods of a path (RFC 9110, section 10.2.1). Starlette names those of the first route that matches."""
-    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
+    routes = _routes(routers)
     # Beside a path that is spelled out, a placeholder would find no such id.
     found = [route for route in routes if route.path == path]
     found = found or [route for route in routes if route.path_regex.match(path)]
@@ -197,8 +201,7 @@ def _allowed_methods(routers: Sequence[APIRouter], path: str) -> set[str]:
 
 
 def _add_middleware(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
-    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
-    templates: dict[object, str] = {route.endpoint: route.path for route in routes}
+    templates: dict[object, str] = {route.endpoint: route.path for route in _routes(routers)}
 
     def route_of(scope: Scope) -> str | None:
         return templates.get(scope.get("endpoint"))
