@@ -124,8 +124,7 @@ class JsonRoute(APIRoute):
         guards = [
             guard
             for parameter in signature(endpoint).parameters.values()
-            if get_origin(parameter.annotation) is Annotated
-            for guard in _guards(*get_args(parameter.annotation))
+            for guard in _guards(parameter.annotation)
         ]
         super().__init__(
             path,
@@ -152,8 +151,9 @@ class JsonRoute(APIRoute):
         return handle_strictly
 
 
-def _guards(kind: object, *metadata: object) -> list[DependsParam]:
-    """What admits the principal of a parameter; there is none if it is another value."""
+def _guards(annotation: object) -> list[DependsParam]:
+    """The guards of a parameter that is a principal; a parameter of another type has none."""
+    kind, *metadata = get_args(annotation) or [None]
     if get_origin(kind) is not Principal:
         return []
     return [each for each in metadata if isinstance(each, DependsParam)]
