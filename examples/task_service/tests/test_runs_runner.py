@@ -388,7 +388,7 @@ async def test_much_output_is_written_in_few_batches(
 
 async def test_a_stopping_runner_waits_for_its_runs(sqlite: World) -> None:
     blocker = Blocker()
-    # Without room, no acquisition is under way when it is told to stop.
+    # The first run takes the only place, so the runner acquires nothing at the moment of `stop`.
     runner = sqlite.runner(concurrency=1)
     task = asyncio.create_task(runner.run())
     run = await sqlite.request(blocker)
