@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -25,19 +25,27 @@ RESULT: Final = ROOT / "docs" / "assets" / "peers.json"
 PACKAGES: Final = (
     "keyshield[aiocache,argon2,fastapi,sqlalchemy]==2.0.1",
     "djangorestframework-api-key==3.1.0",
+    "litestar-api-auth[sqlalchemy]==0.1.2",
+    "litestar-security==0.6.0",
     "flask-jwt-extended==4.7.4",
+    "flask-security[fsqla]==5.9.2",
     "fastapi-users==15.0.5",
 )
 """What is compared with. Raise a version, run the script, and look at what changed."""
 
 # What the packages need for the probe, and leave to their users.
-BESIDE: Final = ("aiosqlite", "django>=5.2,<6", "djangorestframework", "httpx")
+BESIDE: Final = (
+    *("aiosqlite", "django>=5.2,<6", "djangorestframework", "flask-sqlalchemy", "httpx"),
+    # advanced-alchemy, with which litestar-api-auth keeps keys, fails with the next.
+    "sqlalchemy<2.1",
+)
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "microseconds": "processor time to verify a key, read from SQLite",
     "writes_on_each_request": "writes to the database on each request",
     "key_has_an_owner": "a key has an owner",
     "routes_open_as_shipped": "routes that make keys, mounted as documented and without further ado",
+    "key_makes_keys": "these routes, called with a key that may do everything",
     "missing": "answer without credentials",
     "challenge": "its `WWW-Authenticate`",
     "revoked": "answer to a revoked key",
@@ -72,16 +80,30 @@ def ask() -> Answers:
 
 
 def render() -> str:
-    """The table, from the answers that were written last."""
+    """The tables, from the answers that were written last: packages with keys, and those with logins alone."""
     written = json.loads(RESULT.read_text("utf-8"))
-    return f"{table(written['answers'])}\n\nAsked on {written['date']}."
+    answers: Answers = written["answers"]
+    logins = {name: each for name, each in answers.items() if name not in with_keys(answers)}
+    parts = [
+        table(with_keys(answers), QUESTIONS),
+        "Packages with logins, and without keys:",
+        table(logins, ("missing", "challenge")),
+        f"Asked on {written['date']}.",
+    ]
+    return "\n\n".join(parts)
 
 
-def table(answers: Answers) -> str:
+def with_keys(answers: Answers) -> Answers:
+    """The packages that have keys."""
+    return {name: each for name, each in answers.items() if each["key_has_an_owner"] is not None}
+
+
+def table(answers: Answers, questions: Iterable[str]) -> str:
     """One column for each package, one row for each question."""
     header = " | ".join(f"{name} {each['version']}" for name, each in answers.items())
     lines = [f"| | {header} |", "|---" * (len(answers) + 1) + "|"]
-    for question, words in QUESTIONS.items():
+    for question in questions:
+        words = QUESTIONS[question]
         cells = " | ".join(_cell(question, each) for each in answers.values())
         lines.append(f"| {words} | {cells} |")
     return "\n".join(lines)
@@ -100,6 +122,8 @@ def _cell(question: str, answers: Mapping[str, Any]) -> str:
             return str(value)
         case "routes_open_as_shipped":
             return "**open to everybody**" if value else "guarded"
+        case "key_makes_keys":
+            return "**make a key**" if value else "refuse it"
         case "revoked_accepted_from_cache":
             return "**accepted**" if value else "refused"
         case "revoked_active_again":
@@ -125,7 +149,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name} anew")
     given = parser.parse_args()
     answers = ask()
-    sys.stdout.write(table(answers) + "\n")
+    sys.stdout.write(table(answers, QUESTIONS) + "\n")
     if given.write:
         date = SystemClock().now().date()
         RESULT.write_text(json.dumps({"date": str(date), "answers": answers}, indent=2) + "\n")

@@ -94,8 +94,10 @@ async def ask_msk_auth() -> dict[str, Any]:
         before = await store.find(key.record.id)
         await authenticator.authenticate([bearer])
         writes = before != await store.find(key.record.id)
+        headers = {"Authorization": bearer}
+        by_key, _ = await answer_of(app, "POST", "/keys", json={"name": "mine"}, headers=headers)
         await authenticator.revoke_key(principal, key.record.id)
-        revoked, _ = await answer_of(app, "GET", "/guarded", headers={"Authorization": bearer})
+        revoked, _ = await answer_of(app, "GET", "/guarded", headers=headers)
         accepted = await _accepts(lambda: other.authenticate([bearer]))
         await other.flush()
         record = await store.find(key.record.id)
@@ -109,6 +111,7 @@ async def ask_msk_auth() -> dict[str, Any]:
         "writes_on_each_request": writes,
         "key_has_an_owner": "owner_id" in {field.name for field in dataclasses.fields(ApiKey)},
         "routes_open_as_shipped": unguarded < 400,
+        "key_makes_keys": by_key < 400,
         "missing": missing,
         "challenge": challenge,
         "revoked": revoked,
@@ -155,6 +158,10 @@ async def ask_keyshield() -> dict[str, Any]:
             writes = before != (await service.get_by_id(entity.id_)).last_used_at
             missing, challenge = await answer_of(app, "GET", "/guarded")
             unguarded, _ = await answer_of(app, "POST", "/api-keys/", json={"name": "mine"})
+            headers = {"Authorization": f"Bearer {key}"}
+            by_key, _ = await answer_of(
+                app, "POST", "/api-keys/", json={"name": "mine"}, headers=headers
+            )
             await first.commit()
 
             # Two processes, each with a cache in its own memory: one has used the key, the other revokes it.
@@ -177,9 +184,7 @@ async def ask_keyshield() -> dict[str, Any]:
             await elsewhere.update(revoked)
             await second.commit()
             first.expunge_all()
-            status, _ = await answer_of(
-                app, "GET", "/guarded", headers={"Authorization": f"Bearer {key}"}
-            )
+            status, _ = await answer_of(app, "GET", "/guarded", headers=headers)
         await engine.dispose()
     return {
         "microseconds": took,
@@ -188,6 +193,7 @@ async def ask_keyshield() -> dict[str, Any]:
             "owner" in field.name or "user" in field.name for field in dataclasses.fields(ApiKey)
         ),
         "routes_open_as_shipped": unguarded < 400,
+        "key_makes_keys": by_key < 400,
         "missing": missing,
         "challenge": challenge,
         "revoked": status,
@@ -264,6 +270,7 @@ def ask_drf_api_key() -> dict[str, Any]:
             for field in APIKey._meta.get_fields()  # noqa: SLF001 - Django's own public name
         ),
         "routes_open_as_shipped": None,
+        "key_makes_keys": None,
         "missing": missing.status_code,
         "challenge": missing.headers.get("WWW-Authenticate"),
         "revoked": revoked.status_code,
@@ -284,6 +291,110 @@ def ask_drf_api_key() -> dict[str, Any]:
 
 urlpatterns: list[object] = []
 """Django wants a module with its routes; the probe calls its one view itself."""
+
+
+async def ask_litestar_api_auth() -> dict[str, Any]:
+    """litestar-api-auth with SQLAlchemy on SQLite and its management routes."""
+    from litestar import Litestar, get
+    from litestar_api_auth import APIAuthConfig, APIAuthPlugin, mint_api_key, require_api_key
+    from litestar_api_auth.backends.base import APIKeyInfo
+    from litestar_api_auth.backends.sqlalchemy import SQLAlchemyBackend, SQLAlchemyConfig
+    from litestar_api_auth.service import hash_api_key
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    with tempfile.TemporaryDirectory() as folder:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{Path(folder) / 'keys.db'}")
+        backend = SQLAlchemyBackend(SQLAlchemyConfig(engine=engine))
+        await backend.startup()
+
+        @get("/guarded", guards=[require_api_key])
+        async def guarded() -> None: ...
+
+        app = Litestar([guarded], plugins=[APIAuthPlugin(APIAuthConfig(backend=backend))])
+        key, info = await mint_api_key(
+            backend, name="probe", scopes=["api_keys:admin"], prefix="pyorg_"
+        )
+        headers = {"X-API-Key": key}
+        took = await measured_async(lambda: backend.get(hash_api_key(key)))
+        await answer_of(app, "GET", "/guarded", headers=headers)
+        before = await backend.get(info.key_hash)
+        await answer_of(app, "GET", "/guarded", headers=headers)
+        writes = before != await backend.get(info.key_hash)
+        missing, challenge = await answer_of(app, "GET", "/guarded")
+        made = {"name": "mine", "scopes": ["api_keys:admin"]}
+        unguarded, _ = await answer_of(app, "POST", "/api-keys", json=made)
+        by_key, _ = await answer_of(app, "POST", "/api-keys", json=made, headers=headers)
+        await backend.revoke(info.key_hash)
+        revoked, _ = await answer_of(app, "GET", "/guarded", headers=headers)
+        await engine.dispose()
+    return {
+        "microseconds": took,
+        "writes_on_each_request": writes,
+        "key_has_an_owner": any(
+            "owner" in name or "user" in name for name in APIKeyInfo.__struct_fields__
+        ),
+        "routes_open_as_shipped": unguarded < 400,
+        "key_makes_keys": by_key < 400,
+        "missing": missing,
+        "challenge": challenge,
+        "revoked": revoked,
+        "revoked_accepted_from_cache": None,
+        "revoked_active_again": None,
+        "facts": {"has": _present({"Redis": _module("litestar_api_auth.backends.redis")})},
+    }
+
+
+async def ask_litestar_security() -> dict[str, Any]:
+    """litestar-security with API keys; where they are kept, it leaves to the application."""
+    from litestar import Litestar, get
+    from litestar_security import Principal, SecurityConfig, SecurityPlugin
+    from litestar_security.providers.api_key import APIKeyConfig, APIKeyState
+    from litestar_security.testing import InMemoryAPIKeyStore
+
+    async def observe(*_event: object) -> None: ...
+
+    class Resolver:
+        async def resolve(self, claims: Any) -> Any:
+            return Principal(id=claims.subject_id)
+
+    config = APIKeyConfig(
+        store=InMemoryAPIKeyStore(observe),
+        pepper=b"a pepper of the probe, long enough",
+        identity_resolver=Resolver(),
+    )
+    service = config.build(Resolver())[2]
+
+    @get("/guarded")
+    async def guarded() -> None: ...
+
+    app = Litestar([guarded], plugins=[SecurityPlugin(SecurityConfig(api_key=config))])
+    key = await service.issue(subject_id="ada")
+    headers = {"X-API-Key": key.value}
+    missing, challenge = await answer_of(app, "GET", "/guarded")
+    accepted, _ = await answer_of(app, "GET", "/guarded", headers=headers)
+    if accepted != 200:
+        raise RuntimeError("the probe's own key was refused")
+    await service.revoke(key.key_id)
+    revoked, _ = await answer_of(app, "GET", "/guarded", headers=headers)
+    return {
+        "microseconds": None,
+        "writes_on_each_request": None,
+        "key_has_an_owner": "subject_id"
+        in {field.name for field in dataclasses.fields(APIKeyState)},
+        "routes_open_as_shipped": None,
+        "key_makes_keys": None,
+        "missing": missing,
+        "challenge": challenge,
+        "revoked": revoked,
+        "revoked_accepted_from_cache": None,
+        "revoked_active_again": None,
+        "facts": {
+            "has": sorted(
+                {"api_key", "local_auth", "mfa", "oauth", "passkeys"}
+                & {field.name for field in dataclasses.fields(SecurityConfig)}
+            )
+        },
+    }
 
 
 def ask_flask_jwt_extended() -> dict[str, Any]:
@@ -313,6 +424,47 @@ def ask_flask_jwt_extended() -> dict[str, Any]:
         "cookies": hasattr(flask_jwt_extended, "set_access_cookies"),
         "protection against cross-site requests": hasattr(flask_jwt_extended, "get_csrf_token"),
         "blocklists": hasattr(JWTManager, "token_in_blocklist_loader"),
+    }
+    challenge = missing.headers.get("WWW-Authenticate")
+    return _tokens_only(missing.status_code, challenge) | {"facts": {"has": _present(has)}}
+
+
+def ask_flask_security() -> dict[str, Any]:
+    """Flask-Security with its authentication tokens: it has logins and no keys."""
+    import flask_security
+    from flask import Flask
+    from flask_security import Security, SQLAlchemyUserDatastore, auth_required
+    from flask_security.models import fsqla_v3
+    from flask_sqlalchemy import SQLAlchemy
+
+    app = Flask("probe")
+    app.config.update(
+        SECRET_KEY="a secret of the probe, long enough for HMAC",
+        SECURITY_PASSWORD_SALT="a salt of the probe",
+        SQLALCHEMY_DATABASE_URI="sqlite://",
+    )
+    database: Any = SQLAlchemy(app)
+    fsqla_v3.FsModels.set_db_info(database)
+
+    class Role(database.Model, fsqla_v3.FsRoleMixin): ...
+
+    class User(database.Model, fsqla_v3.FsUserMixin): ...
+
+    Security(app, SQLAlchemyUserDatastore(database, User, Role))
+
+    @app.get("/guarded")
+    @auth_required("token")
+    def guarded() -> dict[str, str]:
+        return {}
+
+    with app.app_context():
+        database.create_all()
+    missing = app.test_client().get("/guarded", headers={"Accept": "application/json"})
+    has = {
+        "registration": hasattr(flask_security, "RegisterForm"),
+        "password resets": hasattr(flask_security, "ResetPasswordForm"),
+        "two factors": hasattr(flask_security, "TwoFactorSetupForm"),
+        "passkeys": hasattr(flask_security, "WebAuthnMixin"),
     }
     challenge = missing.headers.get("WWW-Authenticate")
     return _tokens_only(missing.status_code, challenge) | {"facts": {"has": _present(has)}}
@@ -356,6 +508,7 @@ def _tokens_only(missing: int, challenge: str | None) -> dict[str, Any]:
             "writes_on_each_request",
             "key_has_an_owner",
             "routes_open_as_shipped",
+            "key_makes_keys",
             "revoked",
             "revoked_accepted_from_cache",
             "revoked_active_again",
@@ -400,7 +553,10 @@ def main() -> None:
         "msk-auth": lambda: asyncio.run(ask_msk_auth()),
         "keyshield": lambda: asyncio.run(ask_keyshield()),
         "djangorestframework-api-key": ask_drf_api_key,
+        "litestar-api-auth": lambda: asyncio.run(ask_litestar_api_auth()),
+        "litestar-security": lambda: asyncio.run(ask_litestar_security()),
         "flask-jwt-extended": ask_flask_jwt_extended,
+        "flask-security": ask_flask_security,
         "fastapi-users": lambda: asyncio.run(ask_fastapi_users()),
     }
     answers = {name: {"version": version(name), **ask()} for name, ask in asked.items()}

@@ -38,6 +38,7 @@ _QUESTIONS: Final = (
     "writes_on_each_request",
     "key_has_an_owner",
     "routes_open_as_shipped",
+    "key_makes_keys",
     "revoked_accepted_from_cache",
 )
 
@@ -60,10 +61,7 @@ def figures() -> str:
 def facts() -> str:
     """The rows of the comparison that decide most often."""
     answers = json.loads(peers.RESULT.read_text("utf-8"))["answers"]
-    rows = peers.table(answers).splitlines()
-    wanted = [peers.QUESTIONS[question] for question in _QUESTIONS]
-    kept = [row for row in rows[2:] if row.split(" | ")[0].removeprefix("| ") in wanted]
-    return "\n".join([*rows[:2], *kept])
+    return peers.table(peers.with_keys(answers), _QUESTIONS)
 
 
 PARTS: Final[dict[str, Callable[[], str]]] = {"figures": figures, "facts": facts}
