@@ -8,6 +8,8 @@ ARGS ?=
 SITE ?= $(CURDIR)/site
 
 BIN := .venv/bin
+# The applications of the guides, each with its patch.
+ADOPTED := examples/existing/adopted
 SOURCES := src examples/task_service/src
 PACKAGES := -e . -e examples/task_service
 PYTHONS := 3.11 3.12 3.13 3.14 3.15
@@ -60,8 +62,9 @@ mutants: $(BIN)/.mutants  ## Change the deciding code in thousands of small ways
 	$(BIN)/python -m tests.mutation.check $(ARGS)
 
 check: $(BIN)/.dev  ## Check format, lint, the generated half, types, import contracts, spelling and the docs build
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/python -m docs.tools.existing
+	$(BIN)/ruff format --check . $(ADOPTED)
+	$(BIN)/ruff check . $(ADOPTED)
 	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/mypy
 	$(BIN)/pyright --warnings
@@ -117,7 +120,7 @@ requirements: $(BIN)/.run  ## Resolve the pinned requirements anew (UPGRADE=1: t
 
 clean:  ## Remove the environment, build results and caches (never a service's data)
 	rm -rf .venv .nox dist site htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \
-		.mutants .mypy_cache .pytest_cache .ruff_cache examples/task_service/dist
+		$(ADOPTED) .mutants .mypy_cache .pytest_cache .ruff_cache examples/task_service/dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. Each stamp is touched last, so an interrupted step is simply done again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from docs.tools import existing
 from tests.prefork import Prefork
 
 pytestmark = pytest.mark.slow
+DOCS = Path(__file__).parents[2] / "docs"
 
 # From the application to the lines that the library may take.
 APPLICATIONS = {
@@ -41,28 +43,52 @@ def loaded() -> Iterator[Prefork]:
         yield loaded
 
 
-# The tests of keys check the migrations as well.
-@pytest.mark.parametrize(
-    "folders",
-    [
-        pytest.param(["before", "tests"], marks=pytest.mark.faults),
-        ["after", "tests", "tests_of_keys"],
-    ],
-    ids=["before", "after"],
-)
+# A command of an installed package, as people type it.
+COMMAND = """
+import sys
+from importlib.metadata import entry_points
+(command,) = entry_points(group="console_scripts", name=sys.argv[0])
+sys.exit(command.load()())
+"""
+PYTEST = [
+    *("pytest", "-q", "-p", "no:cacheprovider", "-p", "anyio.pytest_plugin"),
+    *("-c", str(existing.EXAMPLES / "pytest.ini"), "--rootdir", "."),
+]
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_its_own_tests_pass(name: str, folders: list[str], loaded: Prefork, tmp_path: Path) -> None:
-    folder = existing.EXAMPLES / name
-    tree, *tests = [folder / each for each in folders]
-    loaded.run(
-        tree,
-        tmp_path / "output.txt",
-        "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))",
-        *("pytest", "-q", "-p", "no:cacheprovider", "-p", "anyio.pytest_plugin"),
-        *("-c", str(existing.EXAMPLES / "pytest.ini"), "--rootdir", str(folder)),
-        # The fixtures of `tests` serve the tests of keys as well.
-        *("--confcutdir", str(folder), *map(str, tests)),
-    )
+def test_its_own_tests_pass_before(name: str, loaded: Prefork, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    existing.copy(name, folder)
+    loaded.run(folder, tmp_path / "output.txt", COMMAND, *PYTEST, "tests")
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_its_own_tests_and_those_of_keys_pass_with_the_patch(
+    name: str, loaded: Prefork, tmp_path: Path
+) -> None:
+    folder, output = tmp_path / name, tmp_path / "output.txt"
+    existing.copy(name, folder)
+    existing.adopt(folder)
+    generate, upgrade = migration_commands(name)
+    # Autogenerate compares the models with a database that is up to date.
+    for command in (upgrade, generate, upgrade):
+        loaded.run(folder, output, COMMAND, *command)
+    loaded.run(folder, output, COMMAND, *PYTEST, "tests", "tests_of_keys")
+
+
+def migration_commands(name: str) -> list[list[str]]:
+    """What the guide of an application types to make the migration, and to run it."""
+    guide = (DOCS / "how-to" / "adopt.md").read_text("utf-8")
+    section = guide.partition(f"<!-- generated: existing-{name.replace('_', '-')} -->")[2]
+    block = section.partition("```bash\n")[2].partition("```")[0]
+    commands = [shlex.split(line) for line in block.splitlines()]
+    for command in commands:
+        if command[0] == "litestar":
+            # Nobody answers.
+            command.append("--no-prompt")
+    return commands
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)

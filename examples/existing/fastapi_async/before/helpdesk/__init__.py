@@ -1,1 +1,0 @@
-"""A help desk: people log in, open tickets and close them."""

@@ -1,1 +1,0 @@
-"""A book club: people log in and note what they have read."""
