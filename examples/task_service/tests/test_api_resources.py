@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from examples.task_service.tests.service_support import Caller, Service, expect, problem
+from examples.task_service.tests.service_support import (
+    Caller,
+    Service,
+    expect,
+    problem,
+    wrong_fields,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -91,11 +97,72 @@ async def test_a_permission_for_all_tasks_reaches_no_further(
     assert problem(cancelled) == (404, "run_not_found")
 
 
-@pytest.mark.parametrize("resources", [[], ["project:1"]])
-async def test_a_key_that_reaches_no_task_sees_none(
-    service: Service, it: World, resources: list[str]
-) -> None:
-    bound = await service.key_for(it.user, resources=resources)
+async def test_a_key_that_reaches_no_task_sees_none(service: Service, it: World) -> None:
+    bound = await service.key_for(it.user, resources=[])
     assert expect(await bound.get("/api/tasks"), 200)["items"] == []
     assert expect(await bound.get("/api/runs"), 200)["items"] == []
     assert problem(await bound.get(f"/api/tasks/{it.task}")) == (403, "permission_denied")
+
+
+async def test_with_tasks_run_alone_it_reads_only_what_it_has_started(
+    service: Service, it: World
+) -> None:
+    runner = await service.key_for(it.user, scopes=["tasks:run"], resources=[f"task:{it.task}"])
+    started = expect(await runner.post(f"/api/tasks/{it.task}/run"), 202)["id"]
+    assert (await runner.wait_for_run(started))["state"] == "succeeded"
+    log = await runner.get(f"/api/runs/{started}/log", headers={"Accept": "text/plain"})
+    assert (log.status_code, log.text) == (200, "hello\n")
+    listed = expect(await runner.get("/api/runs"), 200)["items"]
+    assert [each["id"] for each in listed] == [started]
+    for run in (it.run, it.other_run):
+        for path in (f"/api/runs/{run}", f"/api/runs/{run}/log"):
+            assert problem(await runner.get(path)) == (404, "run_not_found"), path
+    for path in ("/api/tasks", f"/api/tasks/{it.task}", f"/api/tasks/{it.task}/runs"):
+        assert problem(await runner.get(path)) == (403, "permission_denied"), path
+    refused = await runner.post(f"/api/tasks/{it.other}/run")
+    assert problem(refused) == (403, "permission_denied")
+
+
+async def test_an_idempotency_key_of_its_owner_says_nothing_about_another_task(it: World) -> None:
+    headers = {"Idempotency-Key": "nightly"}
+    hidden = expect(await it.user.post(f"/api/tasks/{it.other}/run", headers=headers), 202)["id"]
+    refused = await it.bound.post(f"/api/tasks/{it.task}/run", headers=headers)
+    assert problem(refused) == (422, "idempotency_key_reused")
+    for secret in (it.other, hidden):
+        assert secret not in refused.text + repr(refused.headers)
+
+
+async def test_it_is_told_what_it_is_limited_to(it: World) -> None:
+    for caller, resources in ((it.bound, [f"task:{it.task}"]), (it.user, None)):
+        me = expect(await caller.get("/api/auth/me"), 200)
+        assert me["credential"]["resources"] == resources
+
+
+async def test_a_new_key_is_limited_only_to_tasks_that_its_owner_sees(
+    service: Service, user: Caller, admin: Caller, it: World
+) -> None:
+    of_admin = f"task:{(await admin.new_task())['id']}"
+    gone = (await user.new_task())["id"]
+    expect(await user.delete(f"/api/tasks/{gone}"), 204)
+    for stray in ("task:tsk_unknown", f"task:{gone}", of_admin, "project:1", it.task + ":1"):
+        body = {"name": "limited", "resources": [f"task:{it.task}", stray]}
+        assert wrong_fields(await user.post("/api/keys", body)) == {"resources"}, stray
+    # An administrator sees all tasks, and a service account its own alone.
+    resources = [of_admin, f"task:{it.task}"]
+    assert (await admin.new_key(resources=resources))["resources"] == sorted(resources)
+    account = expect(await admin.post("/api/admin/service-accounts", {"name": "robot"}), 201)
+    its_own = f"task:{(await admin.new_task(owner_id=account['id']))['id']}"
+    keys = f"/api/keys?on_behalf_of={account['id']}"
+    refused = await admin.post(keys, {"name": "limited", "resources": [of_admin]})
+    assert wrong_fields(refused) == {"resources"}
+    made = expect(await admin.post(keys, {"name": "limited", "resources": [its_own]}), 201)
+    assert made["resources"] == [its_own]
+
+
+async def test_a_rotated_key_keeps_a_task_that_is_gone(service: Service, it: World) -> None:
+    key = await it.user.new_key(resources=[f"task:{it.task}"])
+    expect(await it.user.delete(f"/api/tasks/{it.task}"), 204)
+    successor = expect(await it.user.post(f"/api/keys/{key['id']}/rotate"), 201)
+    assert successor["resources"] == [f"task:{it.task}"]
+    program = service.caller(successor["key"])
+    assert expect(await program.get("/api/tasks"), 200)["items"] == []

@@ -105,6 +105,23 @@ async def test_the_log_comes_as_it_is_written_and_ends_with_the_run(
     assert end.data == {name: run[name] for name in run.keys() - {"handler", "params"}}
 
 
+async def test_a_key_that_is_limited_to_tasks_follows_the_runs_of_these(
+    service: Service, user: Caller
+) -> None:
+    run_id, other = [await start(user, TALKATIVE) for _ in range(2)]
+    task = expect(await user.get(f"/api/runs/{run_id}"), 200)["task_id"]
+    key = (await user.new_key(resources=[f"task:{task}"]))["key"]
+    async with on_a_port(service) as origin:
+        async with following(origin, key, run_id) as response:
+            seen = [event async for event in events(response)]
+        async with following(origin, key, other) as response:
+            await response.aread()
+            assert problem(response) == (404, "run_not_found")
+    *log, end = seen
+    assert "".join(event.data["text"] for event in log) == "line 1\nline 2\nline 3\n"
+    assert (end.name, end.data["state"]) == ("end", "succeeded")
+
+
 async def test_a_client_that_comes_back_misses_nothing(service: Service, user: Caller) -> None:
     run_id = await start(user, TALKATIVE)
     token = token_of(user)

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import ApiKey, Principal, require_interactive
-from msk_auth.errors import PermissionDenied, StoreUnavailable
+from msk_auth.errors import InputInvalid, PermissionDenied, StoreUnavailable
 from msk_auth.events import (
     KeyCreated,
     KeyDeleted,
@@ -27,7 +27,7 @@ from msk_auth.events import (
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.tasks.next_run import KEY_LEAKED, REQUESTED_WITH
-from task_service.tasks.runs import cancel_runs
+from task_service.tasks.runs import TASK, cancel_runs, task_ids, visible_to
 
 from .audit import Audit
 from .changes import Change
@@ -59,13 +59,15 @@ class KeyAudit:
         """The hook of the key store. It checks again what may have ended since the request was authenticated.
 
         A key is created, replaced or edited only while the login that does it is open. A person changes the key of another
-        owner, such as a service account, only with a recent login and while an administrator.
+        owner, such as a service account, only with a recent login and while an administrator. A new key is limited only to
+        tasks that its owner sees; its successor keeps what it has, though a task is deleted meanwhile.
 
         Args:
             connection: In the transaction of the change.
             event: The change.
 
         Raises:
+            InputInvalid: Field `resources`: the new key is limited to what is no task, or one that its owner does not see.
             LoginTooOld: The key is another owner's, and the login of the principal is older than :data:`RECENT_LOGIN`.
             CredentialRefused: The login of the principal has ended since its request was authenticated.
             PermissionDenied: The key is another owner's, and the principal administers keys no more.
@@ -75,7 +77,8 @@ class KeyAudit:
         if principal is not None:
             await _confirm(change, principal, event)
         match event:
-            case KeyCreated(record=record):
+            case KeyCreated(principal=creator, record=record):
+                await _check_tasks(connection, creator, record)
                 await _record(change, "key.created", record, **_granted(record))
             case KeyRotated(record=record, successor=successor):
                 # The entries of the new key begin with the key that it replaces.
@@ -154,6 +157,33 @@ async def _confirm(change: Change, principal: Principal[Any], event: KeyEvent) -
         actor = await read_user(change.connection, principal.owner.id)
         if MANAGE_KEYS not in actor.permissions:
             raise PermissionDenied([MANAGE_KEYS])
+
+
+async def _check_tasks(
+    connection: AsyncConnection, creator: Principal[Any], record: ApiKey
+) -> None:
+    """Refuse a key that is limited to a task which its owner does not see: a typing error would remain unnoticed."""
+    if record.resources is None:
+        return
+    tasks = schema.tasks.c
+    # A service account sees its own tasks, whatever the administrator sees who acts for it.
+    is_own = record.owner_id == creator.owner.id
+    visible = (
+        visible_to(creator, tasks.owner_id, tasks.id)
+        if is_own
+        else tasks.owner_id == record.owner_id
+    )
+    found = await connection.scalars(
+        select(tasks.id).where(
+            tasks.id.in_(task_ids(record.resources)), tasks.deleted_at.is_(None), visible
+        )
+    )
+    unknown = sorted(record.resources - {f"{TASK}{each}" for each in found})
+    if unknown:
+        raise InputInvalid.of(
+            "resources",
+            f"The owner of the key sees no such task: {', '.join(unknown)}. Name tasks by their ids, such as task:tsk_….",
+        )
 
 
 def _granted(record: ApiKey) -> dict[str, Any]:

@@ -84,12 +84,11 @@ class UserSummary(BaseModel):
 
 
 class PresentedCredential(BaseModel):
-    """The credential that authenticated the request."""
-
-    model_config = ConfigDict(from_attributes=True)
+    """The credential that authenticated the request. `resources` is what a key is limited to; null is all of its owner's."""
 
     kind: CredentialKind
     key_id: str | None
+    resources: list[str] | None
     authenticated_at: datetime | None
 
 
@@ -171,7 +170,12 @@ def auth_router(
         return Me(
             user=UserSummary.model_validate(principal.user),
             permissions=sorted(principal.permissions),
-            credential=PresentedCredential.model_validate(principal),
+            credential=PresentedCredential(
+                kind=principal.kind,
+                key_id=principal.key_id,
+                resources=None if principal.resources is None else sorted(principal.resources),
+                authenticated_at=principal.authenticated_at,
+            ),
         )
 
     @router.post("/password-link", responses=problems(LinkInvalid, PasswordLoginOff))

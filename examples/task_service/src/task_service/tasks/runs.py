@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +66,8 @@ MAX_QUEUED_PER_USER: Final = 1000
 IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
 """How long an `Idempotency-Key` is remembered."""
 
-_TASK: Final = "task:"
+TASK: Final = "task:"
+"""What begins the name of a task among the resources of a key."""
 _NEWEST_FIRST: Final = Order.by_time(runs.c.created_at, runs.c.id)
 _OWNERS: Final = users.alias("owners")
 _WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cancelled its runs."
@@ -90,8 +91,12 @@ def visible_to(
     visible = true() if sees_all else owner == principal.owner.id
     if principal.resources is None:
         return visible
-    reached = [each.removeprefix(_TASK) for each in principal.resources if each.startswith(_TASK)]
-    return and_(visible, task_id.in_(reached))
+    return and_(visible, task_id.in_(task_ids(principal.resources)))
+
+
+def task_ids(resources: Iterable[str]) -> Sequence[str]:
+    """The ids of the tasks among the resources of a key."""
+    return [each.removeprefix(TASK) for each in resources if each.startswith(TASK)]
 
 
 def readable_by(principal: Principal[Any]) -> ColumnElement[bool]:
