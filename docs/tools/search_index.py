@@ -58,6 +58,12 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("revoke a key", "leaked key", "compromised key", "incident", "secret scanning"),
         *("pre-commit", "gitleaks", "trufflehog"),
     ],
+    "how-to/machine-tokens/": [
+        "github actions",
+        "gitlab ci",
+        "client credentials",
+        "workload identity",
+    ],
     "how-to/manage-keys/": [
         *("admin", "administrator", "staff", "rename a key", "tag", "partner", "customer"),
         *("onboarding", "last used", "usage", "statistics"),

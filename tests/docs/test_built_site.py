@@ -61,6 +61,7 @@ QUESTIONS = {
     "fresh login": "explanation/how-it-works/",
     "Google login": "how-to/identity-provider/",
     "grpc": "explanation/comparison/",
+    "github actions": "how-to/machine-tokens/",
     "import existing keys": "how-to/move-here/",
     "limit key to read only": "how-to/restrict-keys/",
     "jwks": "how-to/identity-provider/",
