@@ -76,10 +76,12 @@ class Services:
         secrets = load_or_create_secrets(settings.data_dir, clock.now())
         self._secrets = secrets
 
-        # The database, and what is written about requests.
+        # The database, the keys in it, and what is written about requests.
         self.db = db = Database.open(settings.database_url)
         self.metrics = Metrics()
         self.audit = Audit(db, clock, left_out=self.metrics.audit_left_out.inc)
+        key_audit = KeyAudit(db, self.audit)
+        self.key_store = key_store(db, key_audit)
         self.metrics.connections.set_function(db.connections_in_use)
         self.metrics.data_folder_free.set_function(lambda: free_bytes(settings.data_dir))
 
@@ -101,8 +103,6 @@ class Services:
         self.sessions = Sessions(accounts, tokens=self.tokens, methods=methods)
 
         # API keys, and the authenticator that decides about every request.
-        key_audit = KeyAudit(db, self.audit)
-        self.key_store = key_store(db, key_audit)
         self.keys = KeyList(db, clock)
         self.key_activity = KeyActivity(db, clock, self.config)
         self.authenticator = build_authenticator(

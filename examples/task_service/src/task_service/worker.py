@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from msk_auth import Clock, SystemClock
 from msk_auth.errors import ConfigurationError
-from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 from .accounts.audit import Audit
 from .accounts.changes import Accounts
 from .accounts.config import ConfigStore
 from .db.engine import Database
-from .db.schema import api_keys
 from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.command import harmless_of
 from .observability import RunMetrics
@@ -78,8 +76,6 @@ class Worker:
         """
         clock = SystemClock() if clock is None else clock
         db = Database.open(settings.database_url)
-        # It holds no secret, and no key is presented to a worker: it only reads what is read again and again.
-        db.read_through(AsyncSQLAlchemyKeyStore(db.engine, api_keys, shares_reads=True))
         config = ConfigStore(Accounts(db, clock, Audit(db, clock)))
         return cls.on(db, config, settings, clock, serving=False, observer=observer)
 

@@ -19,7 +19,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Select, Table, event, exc, make_url
 from sqlalchemy.engine import AdaptedConnection
@@ -33,10 +33,15 @@ from msk_auth.stores.sqlalchemy import (
     prepare_sqlite,
 )
 
+from .schema import api_keys
+
 if TYPE_CHECKING:
     from psycopg import AsyncConnection as AsyncPsycopg
 
 _log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _BLOCK_SECONDS: Final = 8.0
 # The longest wait for a connection of the pool, for a new connection, and for SQLite's lock.
@@ -50,9 +55,6 @@ _REFUSALS: Final = (
     exc.DataError,
     exc.NotSupportedError,
 )
-
-# What the library's store raises if it fails, and what a prepared statement does.
-STORE_FAILURES: Final = (exc.DBAPIError, exc.TimeoutError, OSError)
 
 _WRITES: Final = "task_service_writes"
 
@@ -173,7 +175,7 @@ class Database:
             return rows
 
     def read_through(self, store: AsyncSQLAlchemyKeyStore) -> None:
-        """Read prepared statements as the store of keys reads keys, which takes a fifth of the time of :meth:`read`."""
+        """Read prepared statements as this store reads keys. To be called before the first one is prepared."""
         self._store = store
 
     def prepare(
@@ -181,29 +183,14 @@ class Database:
     ) -> Callable[..., Awaitable[Sequence[Any]]]:
         """A statement that is read with many requests: a function that takes its parameters and returns the rows.
 
-        The function raises StoreUnavailable if the database cannot answer, or not in time.
+        It takes a fifth of the time of :meth:`read`. The function raises StoreUnavailable if the database cannot answer, or
+        not in time.
 
         Args:
             statement: Selects few rows by an index: SQLite reads them on the event loop. Values that change are
                 `bindparam("…")`.
         """
-        prepared: Callable[..., Awaitable[Sequence[Any]]] | None = None
-
-        async def read(**values: Any) -> Sequence[Any]:
-            nonlocal prepared
-            if self._store is None:
-                async with self.read() as connection:
-                    rows: Sequence[Any] = (await connection.execute(statement, values)).all()
-                    return rows
-            if prepared is None:
-                prepared = self._store.prepare(statement)
-            try:
-                return await prepared(**values)
-            except STORE_FAILURES as error:
-                raise_if_outage(error)
-                raise
-
-        return read
+        return _translating_outages(self._reader().prepare(statement))
 
     def prepare_by_id(
         self, statement: Select[*tuple[Any, ...]]
@@ -213,23 +200,12 @@ class Database:
         Args:
             statement: Selects a column `id`, and has no parameters.
         """
-        look_up: Callable[[str], Awaitable[Any | None]] | None = None
+        return _translating_outages(self._reader().prepare_by_id(statement))
 
-        async def find(row_id: str, /) -> Any | None:
-            nonlocal look_up
-            if self._store is None:
-                async with self.read() as connection:
-                    one = statement.where(statement.selected_columns.id == row_id)
-                    return (await connection.execute(one)).one_or_none()
-            if look_up is None:
-                look_up = self._store.prepare_by_id(statement)
-            try:
-                return await look_up(row_id)
-            except STORE_FAILURES as error:
-                raise_if_outage(error)
-                raise
-
-        return find
+    def _reader(self) -> AsyncSQLAlchemyKeyStore:
+        if self._store is None:
+            self._store = AsyncSQLAlchemyKeyStore(self.engine, api_keys, shares_reads=True)
+        return self._store
 
     def with_timeout(self, seconds: float) -> Database:
         """A second `Database` for the same data, with its own connections and this timeout. Close it as well."""
@@ -279,10 +255,18 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, exc.DBAPIError | exc.TimeoutError)
 
 
-def raise_if_outage(error: Exception) -> None:
-    """Raise StoreUnavailable for one of :data:`STORE_FAILURES`, if it means that the database cannot answer."""
-    if isinstance(error, OSError) or is_outage(error):
-        raise _unavailable(error) from error
+def _translating_outages(read: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """The function of a prepared statement, which raises StoreUnavailable when the database cannot answer."""
+
+    async def translating(*args: P.args, **values: P.kwargs) -> T:
+        try:
+            return await read(*args, **values)
+        except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
+            if isinstance(error, OSError) or is_outage(error):
+                raise _unavailable(error) from error
+            raise
+
+    return translating
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
