@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from msk_auth import CredentialKind, KeyRing, Principal, SigningKey, TokenProfile
 from msk_auth.testing import FrozenClock
 from task_service.accounts.audit import Audit
-from task_service.accounts.changes import Accounts
+from task_service.accounts.changes import Accounts, Change
 from task_service.accounts.config import MAX_SESSION_LIFETIME, ConfigStore
 from task_service.accounts.invitations import Invitations
 from task_service.accounts.login import Login
@@ -30,6 +30,7 @@ from task_service.accounts.users import User, Users
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.request_record import RequestRecord, current_request
+from task_service.services import Services
 
 PASSWORD = "nine violet submarines"
 OTHER_PASSWORD = "seven teal locomotives"
@@ -165,6 +166,21 @@ def compose(db: Database, passwords: CountingPasswords, methods: LoginMethods = 
         tokens=tokens,
         lease_waits=lease_waits,
     )
+
+
+async def record(
+    it: World | Services,
+    action: str,
+    target: str | None = None,
+    *,
+    by: Principal[Any] | None = None,
+    anonymous: bool = False,
+    **details: Any,
+) -> None:
+    """Add an entry to the audit log."""
+    async with it.db.write() as connection:
+        change = Change(connection, by, it.clock.now(), it.audit)
+        await change.record(action, target, anonymous=anonymous, **details)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from examples.task_service.tests.accounts_support import (
     client,
     no_audit,
     principal,
+    record,
     world,
 )
 from sqlalchemy import event, insert
@@ -50,11 +51,11 @@ def _with_key(user: User) -> Principal[User]:
 async def test_an_entry_has_actor_credential_and_address(it: World) -> None:
     user = await it.user("ann")
     token = current_request.set(RequestRecord("r1", "192.0.2.1"))
-    await it.audit.record("one", principal=principal(user, session_id="ses_1"), target="tsk_1")
+    await record(it, "one", "tsk_1", by=principal(user, session_id="ses_1"))
     current_request.reset(token)
-    await it.audit.record("two", principal=_with_key(user), details={"n": 1})
-    await it.audit.record("three", anonymous=True)
-    await it.audit.record("four")
+    await record(it, "two", by=_with_key(user), n=1)
+    await record(it, "three", anonymous=True)
+    await record(it, "four")
     four, three, two, one = (await it.audit.list(AuditQuery(), PageRequest(limit=4))).items
 
     assert (one.actor_id, one.actor_name, one.credential_kind, one.credential_id) == (
@@ -79,9 +80,8 @@ async def test_what_looks_like_a_credential_is_masked_wherever_it_stands(it: Wor
     secret = key.reveal()
     user = await it.user("ann")
     jwt = (await it.login.log_in("ann", PASSWORD)).token
-    await it.audit.record(
-        "key.created", details={"name": secret, "more": [{"deep": (f"is {jwt}", 5, None)}]}
-    )
+    more = [{"deep": (f"is {jwt}", 5, None)}]
+    await record(it, "key.created", name=secret, more=more)
     entry = (await it.audit.list(AuditQuery(), PageRequest(limit=1))).items[0]
 
     assert secret not in str(entry)
@@ -99,7 +99,7 @@ async def test_old_entries_are_deleted_and_younger_ones_stay(
 ) -> None:
     monkeypatch.setattr("task_service.accounts.audit._PURGED_AT_ONCE", 2)
     for number in range(6):
-        await it.audit.record(f"a{number}")
+        await record(it, f"a{number}")
         it.clock.sleep(60)
     before = it.clock.now() - timedelta(seconds=60)
 
@@ -118,7 +118,7 @@ async def test_entries_are_found_by_each_of_their_fields(it: World) -> None:
         ("k%y.", bob),
     ):
         it.clock.sleep(60)
-        await it.audit.record(action, principal=principal(user), target=f"of {user.username}")
+        await record(it, action, f"of {user.username}", by=principal(user))
 
     async def found(query: AuditQuery) -> list[str]:
         return [entry.action for entry in (await it.audit.list(query)).items]
@@ -137,11 +137,12 @@ async def test_entries_are_found_by_each_of_their_fields(it: World) -> None:
 async def test_entries_of_several_actions_are_listed_in_one_order_page_by_page(it: World) -> None:
     ann = await it.user("ann")
     for number in range(12):
-        await it.audit.record(
+        await record(
+            it,
             ["key.created", "key.revoked", "user.created"][number % 3],
-            principal=_with_key(ann),
             # The key's own entry is found by its target and by its credential, and listed once.
-            target="AAAAAAAAAAAA" if number == 6 else f"t{number}",
+            "AAAAAAAAAAAA" if number == 6 else f"t{number}",
+            by=_with_key(ann),
         )
     expected = {"key.": [10, 9, 7, 6, 4, 3, 1, 0], "key.created": [9, 6, 3, 0], "nothing.": []}
     for action, numbers in expected.items():

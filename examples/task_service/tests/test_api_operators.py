@@ -7,6 +7,7 @@ import io
 import json
 
 import pytest
+from examples.task_service.tests.accounts_support import record
 from examples.task_service.tests.service_support import (
     USER_PASSWORD,
     Caller,
@@ -121,7 +122,7 @@ async def test_an_export_goes_beyond_one_page(
 ) -> None:
     monkeypatch.setattr("task_service.accounts.audit.EXPORT_PAGE", 20)
     for number in range(45):
-        await service.services.audit.record("test.counted", details={"number": number})
+        await record(service.services, "test.counted", number=number)
     answer = await admin.get("/api/admin/audit/export?format=jsonl&action=test.counted")
     numbers = [json.loads(line)["details"]["number"] for line in answer.text.splitlines()]
     assert numbers == list(reversed(range(45)))

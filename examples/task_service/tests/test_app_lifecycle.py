@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.task_service.tests.accounts_support import record
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
     USER_PASSWORD,
@@ -164,7 +165,7 @@ async def test_the_audit_log_is_kept_for_as_long_as_the_setting_says(
         purging.settings = settings
         service.clock.advance(days=29)
         await housekeeping.purge(purging)
-        await service.services.audit.record("user.young")
+        await record(service.services, "user.young")
         service.clock.advance(days=1, seconds=60)
         await housekeeping.purge(purging)
         left = (await service.services.audit.list(AuditQuery())).items

@@ -125,7 +125,15 @@ class Audit:
         target: str | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The columns of an entry, for a caller that adds it in its own transaction. Arguments as :meth:`record`."""
+        """The columns of an entry, with the address of the request that is being answered.
+
+        Args:
+            action: What happened, such as `user.created`.
+            principal: Who did it; None means the service itself or its command line.
+            anonymous: True if the request was not authenticated.
+            target: The id of what it was done to.
+            details: What else is worth knowing; anything that looks like a key or a token is masked.
+        """
         return {
             "at": self._clock.now(),
             "action": action,
@@ -139,29 +147,6 @@ class Audit:
             "details": redacted(details or {}),
         }
 
-    async def record(
-        self,
-        action: str,
-        *,
-        principal: Principal[Any] | None = None,
-        anonymous: bool = False,
-        target: str | None = None,
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Add an entry in a transaction of its own, with the address of the request that is being answered.
-
-        Args:
-            action: What happened, such as `user.created`.
-            principal: Who did it; None means the service itself or its command line.
-            anonymous: True if the request was not authenticated.
-            target: The id of what it was done to.
-            details: What else is worth knowing; anything that looks like a key or a token is masked.
-        """
-        values = self.entry(
-            action, principal=principal, anonymous=anonymous, target=target, details=details
-        )
-        await self._add(values)
-
     async def record_refusal(
         self,
         action: str,
@@ -170,21 +155,18 @@ class Audit:
         anonymous: bool = False,
         target: str | None = None,
     ) -> None:
-        """Add an entry of something that was refused and so changes nothing. Arguments as :meth:`record`.
+        """Add an entry of something that was refused and so changes nothing. Arguments as :meth:`entry`.
 
         Raises:
             StoreUnavailable: The database did not take it; it is logged. The client gets no verdict.
         """
         values = self.entry(action, principal=principal, anonymous=anonymous, target=target)
         try:
-            await self._add(values)
+            async with self._db.write() as connection:
+                await connection.execute(insert(schema.audit).values(values))
         except StoreUnavailable:
             self.leave_out(values)
             raise
-
-    async def _add(self, values: Mapping[str, Any]) -> None:
-        async with self._db.write() as connection:
-            await connection.execute(insert(schema.audit).values(values))
 
     def leave_out(self, entry: Mapping[str, Any]) -> None:
         """Log and count an entry that the database did not take.

@@ -41,7 +41,7 @@ class Change:
     async def record(
         self, action: str, /, *targets: str | None, anonymous: bool = False, **details: Any
     ) -> None:
-        """Add an audit entry for each target in this transaction. Arguments as :meth:`Audit.record`."""
+        """Add an audit entry for each target in this transaction. Arguments as :meth:`Audit.entry`."""
         entries = [
             self.audit.entry(
                 action, principal=self.by, anonymous=anonymous, target=target, details=details
