@@ -255,7 +255,6 @@ class Sessions(Flushing):
             if not await end_session_of(change, by.owner.id, session_id):
                 raise SessionNotFound
             await change.record("session.ended", session_id)
-        self._seen.pop(session_id, None)
 
     async def end_all(self, user_id: str, *, by: Principal[Any], keep: str | None = None) -> int:
         """End a user's sessions. When this returns, no process accepts their tokens.
@@ -275,8 +274,6 @@ class Sessions(Flushing):
             count = sum(self._session(row).is_open(change.now) for row in rows)
             if count:
                 await change.record("session.all_ended", user_id, ended=count)
-        for row in rows:
-            self._seen.pop(row.id, None)
         return count
 
     async def end_at_provider(self, logout: ProviderLogout) -> int:
@@ -310,8 +307,6 @@ class Sessions(Flushing):
                 ended += await end_open_sessions(change, user_id, only=of_session)
             still_open = [row.id for row in ended if self._session(row).is_open(change.now)]
             await change.record("session.ended", *still_open, issuer=logout.issuer)
-        for row in ended:
-            self._seen.pop(row.id, None)
         return len(still_open)
 
     async def last_provider_logout(self) -> datetime | None:
