@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from msk_auth.errors import InputInvalid
-from task_service.accounts.roles import ROLE_PERMISSIONS, check_roles
+from task_service.accounts.roles import ROLE_PERMISSIONS
 from task_service.accounts.users import User, UserQuery, check_name, normalised_username
 from task_service.db import schema
 from task_service.db.paging import PageRequest
@@ -79,14 +79,6 @@ def test_a_name_that_was_accepted_is_found_under_itself(name: str) -> None:
 
     assert normalised_username(name) == stored
     assert normalised_username(stored) == stored
-
-
-@pytest.mark.parametrize("roles", [[], ["root"], ["user", "root"], [""]])
-def test_only_known_roles_and_at_least_one(roles: list[str]) -> None:
-    with pytest.raises(InputInvalid) as caught:
-        check_roles(roles)
-
-    assert [error.field for error in caught.value.errors] == ["roles"]
 
 
 # What they may do

@@ -180,6 +180,13 @@ async def test_a_bad_user_is_refused_by_the_fields(
     assert wrong_fields(await admin.post("/api/admin/users", body)) == fields
 
 
+async def test_a_user_keeps_at_least_one_known_role(admin: Caller, user: Caller) -> None:
+    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    for roles, field in (([], "roles"), (["user", "root"], "roles.1")):
+        response = await admin.patch(f"/api/admin/users/{user_id}", {"roles": roles})
+        assert wrong_fields(response) == {field}
+
+
 async def test_the_last_administrator_cannot_be_removed(admin: Caller) -> None:
     mine = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
     for change in ({"disabled": True}, {"roles": ["user"]}):

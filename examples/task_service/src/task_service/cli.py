@@ -26,7 +26,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from msk_auth.errors import ConfigurationError, MskAuthError, StoreUnavailable
 
 from .accounts.audit import AuditQuery
-from .accounts.roles import ROLE_PERMISSIONS
+from .accounts.roles import ROLE_PERMISSIONS, Role
 from .app import create_app
 from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
@@ -264,7 +264,7 @@ def users() -> None:
     help="Read the password from standard input instead of printing a link to choose one.",
 )
 @_on_services
-async def create_user(services: Services, name: str, role: str, password_stdin: bool) -> None:
+async def create_user(services: Services, name: str, role: Role, password_stdin: bool) -> None:
     """Add the user NAME, and print a one-time link with which they choose their password."""
     if password_stdin:
         password = sys.stdin.readline().rstrip("\r\n")

@@ -34,7 +34,7 @@ from msk_auth.tokens.issuers import RemoteKeySet
 from .accounts.changes import Accounts
 from .accounts.config import ConfigStore
 from .accounts.provider_logout import LOGOUT_LEEWAY, logout_verifier, readable
-from .accounts.roles import ADMIN
+from .accounts.roles import ADMIN, Role
 from .accounts.sessions import LoggedIn, ProviderLogout, Sessions, end_session_of
 from .accounts.throttle import PublicThrottle
 from .accounts.users import (
@@ -79,7 +79,7 @@ _ALGORITHMS: Final = frozenset(
         "Ed25519",
     }
 )
-_DEFAULT_ROLE: Final = "user"
+_DEFAULT_ROLE: Final[Role] = "user"
 _USERS = schema.users.c
 _IDENTITIES = schema.identities.c
 
@@ -321,7 +321,7 @@ class OidcLogin:
         )
         async with self._accounts.db.read() as connection:
             user = await self._find(connection, claims["sub"])
-        role = ADMIN if is_administrator else _DEFAULT_ROLE
+        role: Role = ADMIN if is_administrator else _DEFAULT_ROLE
         if user is None:
             return await self._add(claims, role)
         if self.provider.administrators is None or is_administrator == (ADMIN in user.roles):
@@ -332,7 +332,7 @@ class OidcLogin:
             _log.warning("%s stays an administrator: no other user who can log in is one", user.id)
             return user
 
-    async def _add(self, claims: Mapping[str, Any], role: str) -> User:
+    async def _add(self, claims: Mapping[str, Any], role: Role) -> User:
         for name in _names(claims):
             try:
                 async with name_taken(), self._accounts.change() as change:

@@ -34,7 +34,7 @@ from .credentials import (
     void_oldest_first_links,
 )
 from .passwords import Passwords, check_password
-from .roles import ADMIN, check_roles
+from .roles import ADMIN, Role
 from .users import (
     User,
     Users,
@@ -108,12 +108,12 @@ class Invitations:
             return await self._add_link(change, user)
 
     async def create_user(
-        self, username: str, roles: Iterable[str], *, by: Principal[Any] | None = None
+        self, username: str, roles: Iterable[Role], *, by: Principal[Any] | None = None
     ) -> Invitation:
         """Add a user and make their link, both or neither. Arguments and errors as :meth:`Users.create`."""
-        name, checked_roles = check_name(username), check_roles(roles)
+        name = check_name(username)
         async with name_taken(), self.accounts.change(by) as change:
-            user = await self.users.add(change, name, checked_roles)
+            user = await self.users.add(change, name, roles)
             return await self._add_link(change, user)
 
     async def create_for_first_administrator(self) -> Invitation | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from msk_auth.errors import InputInvalid
+Role: TypeAlias = Literal["user", "viewer", "admin"]
 
 ADMIN: Final = "admin"
 MANAGE_USERS: Final = "admin:users"
@@ -50,19 +50,3 @@ KEY_PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """The permissions that an API key can have, in words; the others need a login."""
-
-
-def check_roles(roles: Iterable[str], *, field: str = "roles") -> tuple[str, ...]:
-    """Validate roles, and return them sorted and without duplicates.
-
-    Args:
-        roles: The requested roles.
-        field: The name of the input in the error.
-
-    Raises:
-        InputInvalid: There is none, or one that is not in `ROLE_PERMISSIONS`.
-    """
-    chosen = tuple(sorted(set(roles)))
-    if not chosen or not set(chosen) <= ROLE_PERMISSIONS.keys():
-        raise InputInvalid.of(field, f"Choose from: {', '.join(sorted(ROLE_PERMISSIONS))}.")
-    return chosen

@@ -116,7 +116,7 @@ class ServiceAccounts:
             page: Which page of them, of 200 at most.
 
         Raises:
-            InputInvalid: The search, the cursor or the limit is invalid.
+            InputInvalid: The cursor or the limit is invalid.
         """
         wanted = self._selecting()
         if query.search is not None:

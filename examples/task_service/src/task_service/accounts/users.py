@@ -39,7 +39,7 @@ from .changes import Accounts, Change
 from .credentials import begin_credential_write, void_first_links, void_links
 from .login_methods import LoginMethods
 from .passwords import Passwords, check_password
-from .roles import ADMIN, MANAGE_USERS, ROLE_PERMISSIONS, check_roles
+from .roles import ADMIN, MANAGE_USERS, ROLE_PERMISSIONS, Role
 from .sessions import end_open_sessions
 
 MAX_PAGE: Final = 200
@@ -113,7 +113,7 @@ class UserQuery:
     """
 
     search: str | None = None
-    role: str | None = None
+    role: Role | None = None
     disabled: bool | None = None
     sort: UserSort = UserSort.CREATED
 
@@ -203,7 +203,7 @@ class Users:
             page: Which page of them, of 200 at most.
 
         Raises:
-            InputInvalid: The query, the cursor or the limit is invalid.
+            InputInvalid: The cursor or the limit is invalid.
         """
         wanted = _select_users(query)
         paging = Paging(_ORDERS[query.sort], query, page, max_limit=MAX_PAGE)
@@ -213,7 +213,7 @@ class Users:
     async def create(
         self,
         username: str,
-        roles: Iterable[str],
+        roles: Iterable[Role],
         *,
         by: Principal[Any] | None = None,
         password: str | None = None,
@@ -222,27 +222,27 @@ class Users:
 
         Args:
             username: 1 to 64 visible characters without spaces; kept in NFKC and lower case.
-            roles: At least one of `ROLE_PERMISSIONS`.
+            roles: At least one.
             by: The administrator; None means the service itself or its command line.
             password: Given on the command line only; other users choose their own through a link.
 
         Raises:
-            InputInvalid: The name, a role or the password is not acceptable.
+            InputInvalid: The name or the password is not acceptable.
             UsernameTaken: There is a user of that name, perhaps in another spelling.
             Problem: As :func:`begin_administration`.
         """
-        name, checked_roles = check_name(username), check_roles(roles)
+        name = check_name(username)
         password_hash = None
         if password is not None:
             password_hash = await self._passwords.hash(check_password(password, name))
         async with name_taken(), self._accounts.change(by) as change:
-            return await self.add(change, name, checked_roles, password_hash=password_hash)
+            return await self.add(change, name, roles, password_hash=password_hash)
 
     async def add(
         self,
         change: Change,
         name: str,
-        roles: tuple[str, ...],
+        roles: Iterable[Role],
         *,
         password_hash: str | None = None,
         external_login: bool = False,
@@ -252,7 +252,7 @@ class Users:
         Args:
             change: By an administrator, or by the service itself or its command line.
             name: From :func:`check_name`.
-            roles: From :func:`check_roles`.
+            roles: At least one.
             password_hash: From :meth:`Passwords.hash`.
             external_login: Whether the user logs in at the identity provider.
 
@@ -261,30 +261,29 @@ class Users:
             Problem: As :func:`begin_administration`.
         """
         await begin_administration(change)
-        can_log_in = external_login or password_hash is not None
-        if _administers(roles, disabled=False, can_log_in=can_log_in):
-            await void_first_links(change, await administrators_of(change.connection))
         user = User(
             id=new_id("usr"),
             username=name,
-            roles=roles,
+            roles=tuple(sorted(set(roles))),
             disabled=False,
             created_at=change.now,
             last_login_at=None,
             has_password=password_hash is not None,
             external_login=external_login,
         )
+        if _administers(user.roles, user.disabled, user.can_log_in):
+            await void_first_links(change, await administrators_of(change.connection))
         await change.connection.execute(
             insert(schema.users).values(
                 id=user.id,
                 username=name,
-                roles=list(roles),
+                roles=list(user.roles),
                 password_hash=password_hash,
                 external_login=external_login,
                 created_at=user.created_at,
             )
         )
-        await change.record("user.created", user.id, username=name, roles=roles)
+        await change.record("user.created", user.id, username=name, roles=user.roles)
         return user
 
     async def change(
@@ -292,7 +291,7 @@ class Users:
         user_id: str,
         *,
         by: Principal[Any] | None = None,
-        roles: Iterable[str] | None = None,
+        roles: Iterable[Role] | None = None,
         disabled: bool | None = None,
         beside: Callable[[Change], Awaitable[None]] | None = None,
     ) -> User:
@@ -310,17 +309,15 @@ class Users:
             beside: What else the same transaction changes.
 
         Raises:
-            InputInvalid: A role is invalid.
             UserNotFound: There is no such user.
             LastAdministrator: No administrator who can log in by the present settings would be left.
             Problem: As :func:`begin_administration`.
         """
-        new_roles = None if roles is None else check_roles(roles)
         async with self._accounts.narrow(by) as change:
             connection = change.connection
             await begin_administration(change)
             before = await read_user(connection, user_id)
-            after_roles = before.roles if new_roles is None else new_roles
+            after_roles = before.roles if roles is None else tuple(sorted(set(roles)))
             after_disabled = before.disabled if disabled is None else disabled
             if ADMIN not in after_roles or after_disabled:
                 able = await administrators_of(connection, self._methods.admit_user())
@@ -371,19 +368,14 @@ _ORDERS: Final = {
 
 
 def _select_users(query: UserQuery) -> Select[Any]:
-    """The statement that selects the users of a query.
-
-    Raises:
-        InputInvalid: Field `search` or `role`.
-    """
+    """The statement that selects the users of a query."""
     statement = select(schema.users).where(_USERS.service_account.is_(False))
     if query.search is not None:
         statement = statement.where(name_contains(query.search))
     if query.role is not None:
-        (role,) = check_roles([query.role], field="role")
         # Roles are a JSON array of plain words, so each of them appears between quotes.
         statement = statement.where(
-            cast(_USERS.roles, String).contains(f'"{role}"', autoescape=True)
+            cast(_USERS.roles, String).contains(f'"{query.role}"', autoescape=True)
         )
     if query.disabled is not None:
         is_disabled = _USERS.disabled_at.is_not(None)
@@ -392,15 +384,7 @@ def _select_users(query: UserQuery) -> Select[Any]:
 
 
 def name_contains(search: str) -> ColumnElement[bool]:
-    """Whether a name has this part, or the id is this text.
-
-    Raises:
-        InputInvalid: Field `search`.
-    """
-    if len(search) > MAX_USERNAME:
-        raise InputInvalid.of(
-            "search", f"The search is too long. Send {MAX_USERNAME} characters at most."
-        )
+    """Whether a name has this part, or the id is this text."""
     return or_(
         _USERS.username.contains(normalised_username(search), autoescape=True),
         _USERS.id == search.strip(),

@@ -7,7 +7,7 @@ the rest of the prefix: an unknown path or method under it refuses API keys and 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -22,7 +22,7 @@ from task_service.accounts.audit import Audit
 from task_service.accounts.config import ConfigStore, ServiceConfig
 from task_service.accounts.departures import Belongings, Departure, Departures
 from task_service.accounts.invitations import Invitation, Invitations
-from task_service.accounts.roles import ADMIN, MANAGE_KEYS, MANAGE_USERS, RECENT_LOGIN
+from task_service.accounts.roles import ADMIN, MANAGE_KEYS, MANAGE_USERS, RECENT_LOGIN, Role
 from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User, UserQuery, Users, UserSort
 from task_service.db.paging import Page
@@ -42,8 +42,6 @@ _RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
 
 # For paths under the prefix without a route: only a full administrator learns that there is none.
 _ADMINISTRATOR: Final = require_interactive(CONFIG, USERS, MANAGE_KEYS, AUDIT)
-
-Role = Literal["user", "viewer", "admin"]
 
 UserId = Annotated[str, path_id("userId", "usr", "user")]
 
