@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +28,19 @@ APPLICATIONS = {
 
 def test_every_application_is_tested() -> None:
     assert existing.names() == list(APPLICATIONS)
+
+
+def test_the_guide_names_the_lowest_version_of_each_package() -> None:
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    text = "\n".join([*project["dependencies"], *itertools.chain(*extras)])
+    lowest = dict(re.findall(r"^(\w+)(?:\[\w+\])?>=([\d.]+)", text, re.MULTILINE))
+    guide = (DOCS / "how-to" / "adopt.md").read_text("utf-8")
+    named = dict(re.findall(r"^\| (\w+) \| ([\d.]+)", guide, re.MULTILINE))
+    assert named.pop("Python") == project["requires-python"].removeprefix(">=")
+    assert {package.lower(): version for package, version in named.items()} == {
+        package: version for package, version in lowest.items() if package != "mcp"
+    }
 
 
 # Without the plugin: pytest is to rewrite its assertions.
