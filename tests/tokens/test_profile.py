@@ -498,6 +498,13 @@ def test_a_login_of_unknown_age_is_not_exchanged() -> None:
     assert refused.value.max_age == profile().max_lifetime
 
 
+def test_a_machines_token_that_names_no_login_is_exchanged() -> None:
+    principal = replace(principal_of(CredentialKind.TOKEN), authenticated_at=None)
+    issued = profile(interactive=lambda _: True).exchange(principal, now=NOW, lifetime=HOUR)
+    claims = profile(interactive=lambda _: True).verify(issued, NOW)
+    assert (claims.interactive, claims.authenticated_at) == (False, NOW)
+
+
 def test_a_login_that_the_other_clock_puts_ahead_is_one_of_now() -> None:
     principal = principal_of(CredentialKind.INTERACTIVE, age=-SECOND)
     issued = profile().exchange(principal, now=NOW, lifetime=HOUR)

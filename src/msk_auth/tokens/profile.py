@@ -203,20 +203,22 @@ class TokenProfile:
         Raises:
             InteractiveRequired: The principal holds an API key. A token would outlive the key's
                 revocation and have more than its scopes.
-            LoginTooOld: It is not known when the person logged in.
+            LoginTooOld: It is a person's, and it is not known when the person logged in.
             ConfigurationError, ValueError: As :meth:`issue`.
         """
         if principal.kind not in {CredentialKind.INTERACTIVE, CredentialKind.TOKEN}:
             raise InteractiveRequired
-        if principal.authenticated_at is None:
+        login = principal.authenticated_at
+        if login is None and principal.kind is CredentialKind.INTERACTIVE:
             raise LoginTooOld(self.max_lifetime)
         _check_zone(now)
         return self.issue(
             subject=principal.owner.id,
             now=now,
             lifetime=lifetime,
-            # Two clocks: the other issuer's may be ahead by as much as its leeway.
-            authenticated_at=min(principal.authenticated_at, now),
+            # Two clocks: the other issuer's may be ahead by as much as its leeway. A machine's token that names no login is
+            # one of now: no guard asks for its age.
+            authenticated_at=None if login is None else min(login, now),
             session_id=session_id,
             interactive=principal.kind is CredentialKind.INTERACTIVE,
             scopes=principal.scopes,
