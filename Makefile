@@ -97,7 +97,7 @@ docs: $(BIN)/.dev  ## Build the documentation into site/, the handbook of the se
 # Names, or --write to keep the results for the documentation: make bench ARGS="verification --write"
 bench: $(BIN)/.dev  ## Measure what things cost, in a few minutes
 	$(BIN)/python -m benchmarks $(ARGS)
-	$(if $(findstring --write,$(ARGS)),$(BIN)/python docs/tools/readme.py)
+	$(if $(findstring --write,$(ARGS)),$(BIN)/python docs/tools/parts.py)
 
 # --universal makes one file serve every platform and Python; nothing in it may name an index or a host.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

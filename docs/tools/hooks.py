@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,15 +20,11 @@ from mkdocs.structure.files import File
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from docs.tools import (
-    benchmarks_page,
     commands_page,
     diagrams,
-    existing,
     first_route,
     http_api_page,
-    layers,
     llms,
-    peers,
     search_index,
     settings_page,
 )
@@ -47,18 +43,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "first-route": cache(first_route.render),
     "http-api": cache(http_api_page.render_service),
     "key-routes": cache(http_api_page.render_library),
-    "layers": cache(layers.render),
-    "peers": cache(peers.render),
     "settings": cache(settings_page.render),
-    "benchmark-aims": cache(benchmarks_page.render_aims),
-    **{
-        f"existing-{name.replace('_', '-')}": cache(partial(existing.render, name))
-        for name in existing.names()
-    },
-    **{
-        f"benchmark-{name}": cache(partial(benchmarks_page.render, name))
-        for name in benchmarks_page.SHOWN
-    },
 }
 """From the name in a marker to what takes its place."""
 

@@ -97,7 +97,7 @@ def test_its_own_tests_and_those_of_keys_pass_with_the_patch(
 def migration_commands(name: str) -> list[list[str]]:
     """What the guide of an application types to make the migration, and to run it."""
     guide = (DOCS / "how-to" / "adopt.md").read_text("utf-8")
-    section = guide.partition(f"<!-- generated: existing-{name.replace('_', '-')} -->")[2]
+    section = guide.partition(f"<!-- begin: existing-{name.replace('_', '-')} -->")[2]
     block = section.partition("```bash\n")[2].partition("```")[0]
     commands = [shlex.split(line) for line in block.splitlines()]
     for command in commands:

@@ -1,25 +1,25 @@
-"""What is generated matches its source: parts of pages, diagrams, the README's figures."""
+"""What is generated matches its source: parts of pages, of the README and of guides, and diagrams."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from docs.tools import diagrams, hooks, readme
-
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
+import pytest
+from docs.tools import diagrams, hooks, parts
 
 
 def asked(marker: str) -> list[str]:
-    return [name for path in PAGES for name in re.findall(marker, path.read_text("utf-8"))]
+    return [name for path in parts.FILES for name in re.findall(marker, path.read_text("utf-8"))]
 
 
 def test_every_generated_part_and_diagram_is_on_a_page() -> None:
     assert sorted(asked(r"<!-- generated: ([a-z-]+) -->")) == sorted(hooks.GENERATED)
+    assert sorted(asked(r"<!-- begin: ([a-z-]+) -->")) == sorted(parts.PARTS)
     assert set(asked(r"<!-- drawn: (\w+) -->")) == diagrams.DRAWN.keys()
 
 
-def test_the_readme_is_what_the_results_make_of_it() -> None:
-    text = readme.README.read_text("utf-8")
-    assert readme.rewritten(text) == text, "run: python docs/tools/readme.py"
+@pytest.mark.parametrize("path", parts.FILES, ids=lambda path: path.name)
+def test_the_parts_of_a_file_are_what_their_sources_make_of_them(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert parts.rewritten(text) == text, "run: python docs/tools/parts.py"

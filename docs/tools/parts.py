@@ -1,7 +1,6 @@
-"""Puts figures and facts into the README, from the files that measurements and the comparison wrote.
+"""Puts figures, facts and patches into the README and the guides, which people read in the repository as well.
 
-`python docs/tools/readme.py` rewrites the parts between `<!-- begin: … -->` and `<!-- end -->`; a test
-holds the README to them.
+`python docs/tools/parts.py` rewrites the parts between `<!-- begin: … -->` and `<!-- end -->`; a test holds the files to them.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +17,14 @@ ROOT: Final = Path(__file__).parents[2]
 # Started as a program, Python looks for modules beside this file only.
 sys.path.insert(0, str(ROOT))
 
-from docs.tools import peers  # noqa: E402 - see above
+from docs.tools import (  # noqa: E402 - see above
+    benchmarks_page,
+    existing,
+    layers,
+    peers,
+)
 
-README: Final = ROOT / "README.md"
+FILES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BENCHMARKS: Final = ROOT / "docs" / "assets" / "benchmarks"
 
 _PART: Final = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -64,12 +69,27 @@ def facts() -> str:
     return peers.table(peers.with_keys(answers), _QUESTIONS)
 
 
-PARTS: Final[dict[str, Callable[[], str]]] = {"figures": figures, "facts": facts}
+PARTS: Final[dict[str, Callable[[], str]]] = {
+    "benchmark-aims": benchmarks_page.render_aims,
+    **{
+        f"benchmark-{name}": partial(benchmarks_page.render, name) for name in benchmarks_page.SHOWN
+    },
+    **{
+        f"existing-{name.replace('_', '-')}": partial(existing.render, name)
+        for name in existing.names()
+    },
+    "facts": facts,
+    "figures": figures,
+    "layers": layers.render,
+    "peers": peers.render,
+}
+"""From the name of a part to what it is made by."""
 
 
-def rewritten(readme: str) -> str:
-    """The README with every part made anew."""
-    return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}\n{match[3]}", readme)
+def rewritten(text: str) -> str:
+    """A file with every part made anew."""
+    # Without the empty lines Markdown takes a table for a part of the comment.
+    return _PART.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n\n{match[3]}", text)
 
 
 def _result(name: str) -> dict[str, Any]:
@@ -78,4 +98,7 @@ def _result(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    README.write_text(rewritten(README.read_text("utf-8")), "utf-8")
+    for file in FILES:
+        text = file.read_text("utf-8")
+        if (new := rewritten(text)) != text:
+            file.write_text(new, "utf-8")
