@@ -521,15 +521,6 @@ def test_sessions_are_not_read_without_a_find_session(make_world: MakeWorld) -> 
     assert world.enter(token(sid=None)).session_id is None
 
 
-def test_an_external_issuers_sessions_are_not_ours(make_world: MakeWorld) -> None:
-    world = make_world(tokens=[profile(has_sessions=False, interactive=lambda _: False)])
-    world.sessions.clear()
-    principal = world.enter(token(sid="theirs"))
-    assert principal.kind is CredentialKind.TOKEN
-    assert not principal.is_interactive
-    assert principal.session_id is None
-
-
 @pytest.mark.parametrize(
     "owner",
     [None, Owner("ann", frozenset(), "Ann", disabled=True)],
@@ -559,8 +550,8 @@ def test_a_principal_without_a_user_is_refused_as_one_whose_owner_is_gone(
 
 
 def test_each_issuer_has_its_own_keys(make_world: MakeWorld) -> None:
-    theirs = profile(signing_key("ES256"), issuer="https://login.example", has_sessions=False)
-    world = make_world(tokens=[profile(), theirs])
+    theirs = profile(signing_key("ES256"), issuer="https://login.example")
+    world = make_world(tokens=[profile(), theirs], find_session=None)
     issued = theirs.issue(subject="bob", now=NOW, lifetime=DAY)
     assert world.enter(issued).owner.id == "bob"
     assert world.enter(token()).owner.id == "ann"

@@ -289,7 +289,7 @@ def test_an_exchanged_token_and_a_reference_stay_limited(make_world: MakeWorld) 
     world, table, _ = external_world(
         make_world,
         issuer,
-        tokens=profile(has_sessions=False),
+        find_session=None,
         hasher=KeyHasher(PepperRing({"2026": SECRET}, current="2026")),
     )
     table[PROVIDER, "00u1"] = world.owners["ann"]

@@ -25,5 +25,6 @@ def rows_of(guide: str) -> set[tuple[str, str]]:
 def test_the_tables_of_the_guides_have_each_provider_and_kind_of_token() -> None:
     rows = rows_of("identity-provider.md") | rows_of("machine-tokens.md")
     issuers = [shape.issuer for shape in SHAPES.values()]
+    issuers = [each for each in issuers if each.rules in each.provider.value.tokens]
     assert rows == {(each.provider.name, each.rules.kind) for each in issuers}
     assert rows == {(each.name, rules.kind) for each in Provider for rules in each.value.tokens}

@@ -35,10 +35,11 @@ from tests.core.support import (
 )
 from tests.tokens.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
 
-from msk_auth import SigningKey, TokenProfile, require_interactive
+from msk_auth import Owner, SigningKey, TokenProfile, require_interactive
 from msk_auth.core.tokens import ParsedToken
 from msk_auth.errors import CredentialRefused, InteractiveRequired
 from msk_auth.tokens import AlgorithmName
+from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
 
 T = int(NOW.timestamp())
 TOKENS = {
@@ -636,21 +637,42 @@ def test_the_public_key_digest_is_not_a_way_in_either() -> None:
 # A machine's token where a person is demanded (RFC 8725, section 3.12: kinds of JWT must not be interchangeable).
 
 
+def external_issuer(rule: Any) -> dict[str, Any]:
+    issuer = ExternalIssuer(
+        Provider.OIDC,
+        "https://ci.example",
+        audience=AUDIENCE,
+        grants=None,
+        interactive=rule,
+        keys=PinnedKeySet({"keys": [signing_key("ES256").jwk()]}),
+    )
+    return {
+        "tokens": profile(),
+        "issuers": [issuer],
+        "find_external_owner": lambda identity: Owner(identity.subject, {"tasks:read"}, None),
+    }
+
+
 @pytest.mark.parametrize(
     "options",
-    [{}, {"interactive": lambda claims: claims["client_id"] in frozenset({"web", "mobile"})}],
-    ids=["no rule", "a rule that raises"],
+    [
+        {
+            "tokens": [
+                profile(),
+                profile(
+                    SigningKey("k1", "ES256", public_bytes(signing_key("ES256"))),
+                    issuer="https://ci.example",
+                ),
+            ]
+        },
+        external_issuer(None),
+        external_issuer(lambda claims: claims["client_id"] in frozenset({"web", "mobile"})),
+    ],
+    ids=["a profile with its public key", "no rule", "a rule that raises"],
 )
 def test_a_machines_token_manages_no_keys_however_it_is_exchanged(options: dict[str, Any]) -> None:
     provider = signing_key("ES256")
-    external = profile(
-        SigningKey("k1", "ES256", public_bytes(provider)),
-        issuer="https://ci.example",
-        has_sessions=False,
-        **options,
-    )
-    own = profile(interactive=lambda _: True)
-    world = World("sync", tokens=[own, external], find_session=None)
+    world = World("sync", find_session=None, **options)
     text = sign(
         valid_header(provider),
         valid_claims(iss="https://ci.example", client_id=["web"], amr=["mfa"]),
@@ -664,4 +686,4 @@ def test_a_machines_token_manages_no_keys_however_it_is_exchanged(options: dict[
         ):
             with pytest.raises(InteractiveRequired):
                 attempt()
-        text = own.exchange(principal, now=NOW, lifetime=timedelta(hours=1))
+        text = profile().exchange(principal, now=NOW, lifetime=timedelta(hours=1))

@@ -13,7 +13,7 @@ from jwt.algorithms import get_default_algorithms
 from tests.core.support import NOW, b64
 from tests.tokens.provider import public_jwk
 
-from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
+from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider, TokenRules
 
 T = int(NOW.timestamp())
 TENANT = "72f988bf-86f1-41af-91ab-2d7cd011db47"
@@ -103,6 +103,10 @@ JWT: dict[str, object] = {"typ": "JWT"}
 
 
 # The rules of the guide for providers whose tokens `Provider.OIDC` takes for machines'.
+
+
+def has_nonce(claims: Mapping[str, object]) -> bool:
+    return isinstance(claims.get("nonce"), str)
 
 
 def is_session_of_workos(claims: Mapping[str, object]) -> bool:
@@ -454,7 +458,7 @@ SHAPES: dict[str, Shape] = {
             Provider.OIDC,
             "https://acme.zitadel.cloud",
             audience="165461388636585985",
-            access_claims=["jti"],
+            token=TokenRules(kind="access", requires=("jti",)),
         ),
         JWT,
         {
@@ -476,8 +480,11 @@ SHAPES: dict[str, Shape] = {
             Provider.OIDC,
             "https://acme.zitadel.cloud",
             audience="165472391399309313",
-            token="id",
-            access_claims=["jti"],
+            token=TokenRules(
+                kind="id",
+                is_person=has_nonce,
+                is_kind=lambda claims: claims.keys().isdisjoint({"jti", "scope", "scp", "cid"}),
+            ),
         ),
         JWT,
         {
@@ -530,7 +537,7 @@ SHAPES: dict[str, Shape] = {
             Provider.OIDC,
             "https://auth.example.com/application/o/tasks/",
             audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
-            access_claims=["azp", "uid"],
+            token=TokenRules(kind="access", requires=("azp", "uid")),
         ),
         JWT,
         {
@@ -555,8 +562,13 @@ SHAPES: dict[str, Shape] = {
             Provider.OIDC,
             "https://auth.example.com/application/o/tasks/",
             audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
-            token="id",
-            access_claims=["azp", "uid"],
+            token=TokenRules(
+                kind="id",
+                is_person=has_nonce,
+                is_kind=lambda claims: claims.keys().isdisjoint(
+                    {"azp", "uid", "scope", "scp", "cid"}
+                ),
+            ),
         ),
         JWT,
         {
@@ -682,8 +694,7 @@ SHAPES: dict[str, Shape] = {
             Provider.OIDC,
             "https://api.workos.com/user_management/client_01HXYZ",
             audience="client_01HXYZ",
-            audience_claim="client_id",
-            interactive=is_session_of_workos,
+            token=TokenRules(kind="session", is_person=is_session_of_workos, audience="client_id"),
         ),
         {},
         {
@@ -704,9 +715,12 @@ SHAPES: dict[str, Shape] = {
             Provider.OIDC,
             "https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
             audience="https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
-            audience_claim="iss",
-            required={"drn": "DS"},
-            interactive=is_session_of_descope,
+            token=TokenRules(
+                kind="session",
+                is_person=is_session_of_descope,
+                audience="iss",
+                fixed={"drn": "DS"},
+            ),
         ),
         JWT,
         {

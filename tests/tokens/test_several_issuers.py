@@ -16,7 +16,13 @@ from tests.tokens.shapes import SHAPES, T, jwks
 from msk_auth import AsyncAuthenticator, Authenticator, ExternalIdentity, Owner, Principal
 from msk_auth.errors import ConfigurationError, CredentialRefused
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider, RemoteKeySet
+from msk_auth.tokens.issuers import (
+    ExternalIssuer,
+    PinnedKeySet,
+    Provider,
+    RemoteKeySet,
+    TokenRules,
+)
 
 ACCESS, ID = SHAPES["Hydra, access"], SHAPES["Hydra, ID"]
 PERMISSIONS = frozenset({"tasks:read", "tasks:run"})
@@ -138,7 +144,7 @@ SAME: dict[str, Callable[[], list[ExternalIssuer]]] = {
     "another rule": lambda: [ACCESS.made(), ACCESS.made(interactive=lambda _: True)],
     "other grants": lambda: [ACCESS.made(), ACCESS.made(grants="scp")],
     "other spellings": lambda: [google(audience="c"), google(audience=["c"])],
-    "access claims": lambda: [SHAPES["Zitadel, ID"].made(), SHAPES["Zitadel, ID"].made()],
+    "own rules": lambda: [SHAPES["Zitadel, ID"].made(), SHAPES["Zitadel, ID"].made()],
     "a group": lambda: [gitlab("acme"), gitlab("acme", issuer="https://gitlab.com")],
 }
 DIFFERENT: dict[str, Callable[[], list[ExternalIssuer]]] = {
@@ -148,11 +154,9 @@ DIFFERENT: dict[str, Callable[[], list[ExternalIssuer]]] = {
     "a lifetime": lambda: [ACCESS.made(), ACCESS.made(max_lifetime=timedelta(minutes=1))],
     "bound tokens": lambda: [ACCESS.made(), ACCESS.made(allow_bound=True)],
     "groups": lambda: [gitlab("acme"), gitlab("other")],
-    "access claims": lambda: [
-        oidc("https://a.example", access_claims=claims) for claims in ([], ["uid"], ["jti"])
-    ],
-    "a claim of the audience": lambda: [
-        oidc("https://a.example", audience_claim=claim) for claim in (None, "azp")
+    "own rules": lambda: [
+        oidc("https://a.example", token=TokenRules(kind="access", **own))
+        for own in ({}, {"requires": ("uid",)}, {"requires": ("jti",)}, {"audience": "azp"})
     ],
 }
 

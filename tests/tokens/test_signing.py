@@ -247,24 +247,16 @@ def test_secret_keys_are_never_published() -> None:
 # The two names of Ed25519 (RFC 8037, RFC 9864).
 
 
-@pytest.mark.parametrize("name", ["EdDSA", "Ed25519"])
-def test_the_name_of_ed25519_is_a_choice_and_both_are_read(name: Any) -> None:
-    generated = SigningKey.generate("k1", "Ed25519")
-    key = SigningKey("k1", "Ed25519", generated.export(), ed25519_name=name)
-    assert (key.algorithm, key.header_name) == ("Ed25519", name)
-    assert (key.jwk() or {})["alg"] == name
+def test_ed25519_has_the_older_of_its_names_and_both_are_read() -> None:
+    # All libraries read the older one: `test_interoperability.py`.
+    key = signing_key("Ed25519")
+    assert (key.algorithm, key.header_name) == ("Ed25519", "EdDSA")
+    assert (key.jwk() or {})["alg"] == "EdDSA"
     assert [each for each in ("EdDSA", "Ed25519", "Ed448", None, []) if key.is_named(each)] == [
         "EdDSA",
         "Ed25519",
     ]
-
-
-def test_ed25519_has_one_of_its_two_names() -> None:
-    # Other libraries read the older one: `test_interoperability.py`.
-    assert signing_key("Ed25519").header_name == "EdDSA"
-    with pytest.raises(ConfigurationError, match="ed25519_name must be one of"):
-        SigningKey("k", "Ed25519", signing_key("Ed25519").export(), ed25519_name="EDDSA")  # type: ignore[arg-type]
-    assert SigningKey("k", "ES256", signing_key("ES256").export()).header_name == "ES256"
+    assert signing_key("ES256").header_name == "ES256"
 
 
 # Generating.

@@ -116,7 +116,7 @@ def login_headers(
         authenticator.logins.append(known.get)
         return _bearer(credential)
     profile = authenticator.profiles[0]
-    if rules.checks_sessions and profile.has_sessions and session_id is None:
+    if rules.checks_sessions and session_id is None:
         raise ConfigurationError("This authenticator looks sessions up. Pass a session_id.")
     now = authenticator.clock.now()
     token = profile.issue(

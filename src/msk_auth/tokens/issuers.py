@@ -79,10 +79,8 @@ class ExternalIssuer:
         grants: Which claim limits the permissions: see :data:`Grants`. There is no default, since without a limit a token has all
             permissions of its owner.
         token: Which kind is accepted, where the provider has access tokens and ID tokens; None for the provider's first. Or rules
-            of your own, for tokens of a kind that the provider's row does not have.
+            of your own, for tokens that differ from those of the provider's row.
         issuer: The `iss`, for an instance or a domain of your own; None for the provider's.
-        audience_claim: The claim that has the audience, for an issuer of `Provider.OIDC` that uses another than `aud`.
-        access_claims: Claims that every access token has, and no ID token, at an issuer of `Provider.OIDC`.
         interactive: Which tokens stand for a person's login, given the claims. Without it, those that the provider's row names.
             Only True counts; a rule that raises means a machine. A token with `act` is a machine's, and no rule is called for it.
         keys: A :class:`PinnedKeySet`, or a :class:`RemoteKeySet` with settings of yours. Without it the issuer's keys are fetched;
@@ -97,7 +95,6 @@ class ExternalIssuer:
         ConfigurationError: The tenant has another form, the provider has no tokens of this kind or does not take an argument, a name
             is empty, a duration is out of range, or a rule is not a plain function. `required` contradicts a claim that the
             provider's row fixes. Or the issuer serves every customer of a provider, and `required` names none of them.
-        TypeError: `provider` is not a member of :class:`Provider`.
     """
 
     def __init__(
@@ -109,8 +106,6 @@ class ExternalIssuer:
         grants: Grants,
         token: TokenKind | TokenRules | None = None,
         issuer: str | None = None,
-        audience_claim: str | None = None,
-        access_claims: Collection[str] = (),
         interactive: Rule | None = None,
         keys: KeySet | None = None,
         required: Mapping[str, str] | None = None,
@@ -118,17 +113,8 @@ class ExternalIssuer:
         leeway: timedelta = timedelta(seconds=30),
         allow_bound: bool = False,
     ) -> None:
-        if not isinstance(cast("object", provider), Provider):
-            raise TypeError(
-                f"provider must be a member of Provider, such as Provider.AUTH0, not {provider!r}."
-            )
         names = _names(provider, tenant, issuer)
         rules = _rules(provider, token)
-        is_generic = provider is Provider.OIDC and not isinstance(token, TokenRules)
-        if (audience_claim is not None or access_claims) and not is_generic:
-            raise ConfigurationError(
-                "audience_claim and access_claims are for Provider.OIDC, without rules of your own."
-            )
         if SHARED.get(names[0], provider) is not provider and not required:
             raise ConfigurationError(
                 f"Every customer of {names[0]} gets tokens for any audience. Use {SHARED[names[0]]}, or name yours:"
@@ -159,16 +145,12 @@ class ExternalIssuer:
         keys_path = provider.value.keys_path
         keys_uri = f"{names[0]}{keys_path}" if keys_path else None
         self.keys: KeySet = RemoteKeySet(names[0], jwks_uri=keys_uri) if keys is None else keys
-        self._audience_claim = rules.audience if audience_claim is None else audience_claim
-        self._access_claims = frozenset(access_claims)
         self._fixed = _fixed(provider, rules, required)
         self._allow_bound = allow_bound is True
         self.selects: tuple[object, ...] = (
             tenant,
             rules,
-            self._audience_claim,
             audiences,
-            self._access_claims,
             self._fixed,
             lifetime,
             self._allow_bound,
@@ -255,7 +237,7 @@ class ExternalIssuer:
         return algorithm, kid
 
     def _check_audience(self, claims: Claims) -> None:
-        name = self._audience_claim
+        name = self.rules.audience
         named = audience(claims) if name == "aud" else {text(claims, name)}
         if self.audiences.isdisjoint(named):
             raise CredentialRefused("token_invalid")
@@ -274,17 +256,10 @@ class ExternalIssuer:
         is_shared = rules.kind == "id" and "aud" in claims and len(audience(claims)) > 1
         if is_shared and claims.get("azp") not in [*self.audiences]:
             raise CredentialRefused("token_invalid")
-        if not self._is_kind(header, claims):
+        if _typ(header) not in rules.kind_types and not rules.is_kind(claims):
             raise CredentialRefused("token_invalid")
         if not self.provider.value.is_of_tenant(claims, self.tenant):
             raise CredentialRefused("token_invalid")
-
-    def _is_kind(self, header: Mapping[str, object], claims: Claims) -> bool:
-        rules, access_claims = self.rules, self._access_claims
-        if access_claims and rules.kind == "access":
-            return access_claims <= claims.keys()
-        is_kind = _typ(header) in rules.kind_types or rules.is_kind(claims)
-        return is_kind and access_claims.isdisjoint(claims)
 
 
 def _names(provider: Provider, tenant: str, issuer: str | None) -> tuple[str, ...]:

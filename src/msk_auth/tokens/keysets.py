@@ -5,7 +5,7 @@ on whichever thread or event loop it runs. The rules:
 
 1. The set is fetched again every four minutes. A key that the issuer added is accepted, and one that it removed is refused,
    within five minutes, as long as the issuer answers.
-2. If it does not, the last good set serves on for the time of an outage (an hour by default). Then, and before the first
+2. If it does not, the last good set serves on for an hour. Then, and before the first
    fetch, requests get 503 `signing_keys_unavailable`.
 3. A key id that is not in the set makes the next fetch due, but no sooner than half a minute after the one before,
    however many such ids are presented.
@@ -20,7 +20,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from msk_auth._fork import after_fork_in_child
@@ -41,11 +40,13 @@ REFRESH_SECONDS: Final = 240.0
 FRESH_SECONDS: Final = 300.0
 """Within how many seconds a change of the issuer's keys takes effect here."""
 
+OUTAGE_SECONDS: Final = 3600.0
+"""For how many seconds more the last good set serves while the issuer does not answer."""
+
 PAUSE_SECONDS: Final = 30.0
 """How many seconds lie between two fetches at least."""
 
 _FIRST_RETRY_SECONDS: Final = 5.0
-_DISCOVERY_SECONDS: Final = 3600.0
 # Each of two documents; a request waits for both at most, and G5 allows it five seconds.
 _FETCH_SECONDS: Final = 2.0
 _MAX_SAME_KID: Final = 4
@@ -89,39 +90,6 @@ class VerificationKey(NamedTuple):
         return scheme is not None and scheme.verify(message, self.key, signature)
 
 
-class Keys:
-    """The keys of one document, by their ids. What signs nothing here is left out (RFC 7517, section 5)."""
-
-    __slots__ = ("_by_kid",)
-
-    def __init__(self, jwks: Mapping[str, object]) -> None:
-        """Read a JWK set.
-
-        Args:
-            jwks: The JSON object, `{"keys": [...]}`.
-
-        Raises:
-            ValueError: It has another form, or no usable key.
-        """
-        listed = jwks.get("keys")
-        if not isinstance(listed, list):
-            raise ValueError("there is no list of keys")  # noqa: TRY004 - what was read, not what was passed
-        by_kid: dict[str, tuple[VerificationKey, ...]] = {}
-        # All of them: the size of a fetched document bounds their number, and reading it full takes 20 ms.
-        for jwk in cast("list[object]", listed):
-            key = _read_key(jwk)
-            if key is not None:
-                same = by_kid.get(key.kid, ())
-                by_kid[key.kid] = (*same, key)[:_MAX_SAME_KID]
-        if not by_kid:
-            raise ValueError("there is no usable key in the set")
-        self._by_kid = by_kid
-
-    def find(self, kid: str) -> tuple[VerificationKey, ...]:
-        """The keys with this id. There are several where an issuer gives two keys one id."""
-        return self._by_kid.get(kid, ())
-
-
 class KeySet(Protocol):
     """Finds the public keys of an issuer."""
 
@@ -150,24 +118,31 @@ class PinnedKeySet:
     """A JWK set (RFC 7517) that is deployed with the application.
 
     Args:
-        jwks: The JSON object, `{"keys": [...]}`. Keys that sign nothing here are left out.
+        jwks: The JSON object, `{"keys": [...]}`. Keys that sign nothing here are left out (RFC 7517, section 5).
 
     Raises:
         ConfigurationError: It has another form, or no usable key.
     """
 
     def __init__(self, jwks: Mapping[str, object]) -> None:
-        try:
-            self._keys = Keys(jwks)
-        except ValueError as error:
-            raise ConfigurationError(f"This is no JWK set to verify with: {error}.") from error
+        listed = jwks.get("keys")
+        by_kid: dict[str, tuple[VerificationKey, ...]] = {}
+        # All of them: the size of a fetched document bounds their number, and reading it full takes 20 ms.
+        for jwk in cast("list[object]", listed if isinstance(listed, list) else ()):
+            key = _read_key(jwk)
+            if key is not None:
+                same = by_kid.get(key.kid, ())
+                by_kid[key.kid] = (*same, key)[:_MAX_SAME_KID]
+        if not by_kid:
+            raise ConfigurationError("This is no JWK set to verify with: there is no usable key.")
+        self._by_kid = by_kid
 
     def pending(self) -> None:
         """See :class:`KeySet`."""
 
     def find(self, kid: str) -> Sequence[VerificationKey]:
-        """See :class:`KeySet`."""
-        return self._keys.find(kid)
+        """See :class:`KeySet`. There are several where an issuer gives two keys one id."""
+        return self._by_kid.get(kid, ())
 
     def open(self) -> None:
         """Nothing is fetched."""
@@ -185,7 +160,7 @@ class _State(NamedTuple):
         tried_at: Before the last fetch that ended, good or not.
     """
 
-    keys: Keys | None = None
+    keys: PinnedKeySet | None = None
     fetched_at: float = -math.inf
     tried_at: float = -math.inf
 
@@ -200,13 +175,12 @@ class RemoteKeySet:
     Args:
         issuer: The `iss`. Its discovery document (OpenID Connect Discovery 1.0, section 4) has to name it and a `jwks_uri`.
         jwks_uri: Where the keys are, for issuers without discovery.
-        outage: For how long the last good set serves while the issuer does not answer.
         ssl_context: Which certificates are trusted; None for those of this machine.
         headers: Called before each fetch for headers to send, such as a pod's token to its cluster.
         clock: Where the time comes from.
 
     Raises:
-        ConfigurationError: A URL is not https (or http to this machine), or the outage is out of range.
+        ConfigurationError: A URL is not https (or http to this machine).
     """
 
     def __init__(
@@ -214,7 +188,6 @@ class RemoteKeySet:
         issuer: str,
         *,
         jwks_uri: str | None = None,
-        outage: timedelta = timedelta(hours=1),
         ssl_context: ssl.SSLContext | None = None,
         headers: Callable[[], Mapping[str, str]] | None = None,
         clock: Clock | None = None,
@@ -225,16 +198,12 @@ class RemoteKeySet:
             check_url(issuer if jwks_uri is None else jwks_uri)
         except ValueError as error:
             raise ConfigurationError(f"Keys cannot be fetched: {error}.") from error
-        if not timedelta(0) <= outage <= timedelta(days=7):
-            raise ConfigurationError("outage must be between 0 and 7 days.")
         self.issuer = issuer
         self._configured_uri = jwks_uri
-        self._outage = outage.total_seconds()
         self._context = ssl_context
         self._headers = headers
         self._clock: Clock = SystemClock() if clock is None else clock
         self._state = _State()
-        self._discovered: tuple[str, float] | None = None
         self._renew()
         after_fork_in_child(self._renew)
 
@@ -287,7 +256,7 @@ class RemoteKeySet:
             self._wake.set()
             self._thread = None
 
-    def _usable(self) -> Keys | None:
+    def _usable(self) -> PinnedKeySet | None:
         """The keys, if they may be used now (rules 2 and 4)."""
         if self._thread is None:
             self.open()
@@ -296,7 +265,7 @@ class RemoteKeySet:
         if now - fetched_at <= FRESH_SECONDS:
             return keys
         was_tried = now - tried_at <= FRESH_SECONDS
-        return keys if was_tried and now - fetched_at <= FRESH_SECONDS + self._outage else None
+        return keys if was_tried and now - fetched_at <= FRESH_SECONDS + OUTAGE_SECONDS else None
 
     def _fetch_soon(self) -> Future[None] | None:
         """What is done when a fetch has ended that is under way; None if one has just failed."""
@@ -339,9 +308,8 @@ class RemoteKeySet:
         from concurrent.futures import Future
 
         try:
-            keys = self._fetch(began)
+            keys = self._fetch()
         except Exception as error:  # noqa: BLE001 - whatever it is, the last good set stays
-            self._discovered = None
             self._state = self._state._replace(tried_at=began)
             # After close() its authenticator is closed too, and the application no longer asks for keys.
             if not stop.is_set():
@@ -354,7 +322,7 @@ class RemoteKeySet:
             landed, self._landed = self._landed, Future()
         landed.set_result(None)
 
-    def _fetch(self, now: float) -> Keys:
+    def _fetch(self) -> PinnedKeySet:
         from ._fetch import fetch_json
 
         headers = None if self._headers is None else self._headers()
@@ -362,18 +330,16 @@ class RemoteKeySet:
         def fetch(url: str) -> dict[str, object]:
             return fetch_json(url, seconds=_FETCH_SECONDS, context=self._context, headers=headers)
 
-        if self._configured_uri is not None:
-            return Keys(fetch(self._configured_uri))
-        if self._discovered is None or now - self._discovered[1] > _DISCOVERY_SECONDS:
+        uri: object = self._configured_uri
+        if uri is None:
             document = fetch(self.issuer.rstrip("/") + "/.well-known/openid-configuration")
             # OpenID Connect Discovery 1.0, section 4.3.
             if document.get("issuer") != self.issuer:
                 raise ValueError(f"the discovery document is of {document.get('issuer')!r}")
             uri = document.get("jwks_uri")
-            if not isinstance(uri, str):
-                raise ValueError("the discovery document has no jwks_uri")
-            self._discovered = uri, now
-        return Keys(fetch(self._discovered[0]))
+        if not isinstance(uri, str):
+            raise ValueError("the discovery document has no jwks_uri")  # noqa: TRY004 - what was read
+        return PinnedKeySet(fetch(uri))
 
 
 def _read_key(jwk: object) -> VerificationKey | None:

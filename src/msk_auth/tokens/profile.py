@@ -14,8 +14,8 @@ A token is compact, signed, and nothing else. Its rules, in the order in which t
    login, and a token bound to a key is no bearer's.
 5. It is neither from the future nor expired, give or take the leeway.
 
-Whether it stands for a person's login is decided last, and in doubt it does not: see `TokenProfile`. With `act` another party
-acts for the person, and it never does.
+Whether it stands for a person's login is decided last: see `TokenProfile`. With `act` another party acts for the person, and it
+never does.
 
 JSON objects with a duplicate member are refused wherever they stand, and JSON with more than 32 objects and arrays within
 each other.
@@ -29,7 +29,7 @@ from __future__ import annotations
 import re
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
@@ -43,7 +43,7 @@ from msk_auth.core.model import CredentialKind, Principal, freeze_permissions
 from msk_auth.core.tokens import ParsedToken, VerifiedToken, b64encode, encode_segment
 from msk_auth.core.weak_secrets import check_secret
 
-from .claims import MAX_TEXT, Claims, ClaimsRules, is_text, moment, text
+from .claims import MAX_TEXT, Claims, is_text, moment, text
 from .claims import audience as audience_of
 from .claims import names as names_of
 
@@ -59,11 +59,15 @@ _SCOPES: Final = "msk_scopes"
 
 
 class TokenProfile:
-    """Issues and verifies the tokens of one issuer.
+    """Issues and verifies the application's own tokens.
 
     A `sub` is unique within its issuer only (RFC 7519, section 4.1.2), and becomes the owner's id as
-    it stands. Accept a second issuer only if its subjects are the ids of this application's users:
-    otherwise a stranger's `sub` could be one of them.
+    it stands. Accept a second profile only if its subjects are the ids of this application's users:
+    otherwise a stranger's `sub` could be one of them. The tokens of others are for
+    :class:`~msk_auth.tokens.issuers.ExternalIssuer`.
+
+    A token is a person's unless `issue` or `exchange` marked it as a machine's. One that a public key
+    verified is a machine's, too, since this application may not have issued it.
 
     Args:
         issuer: The `iss` of all its tokens.
@@ -71,18 +75,11 @@ class TokenProfile:
         keys: The ring; the newest key signs.
         max_lifetime: The longest time from `iat` to `exp`.
         leeway: How far the clocks of issuer and verifier may be apart.
-        has_sessions: Whether its tokens name a session of this application. False for an external
-            issuer.
-        interactive: Which tokens stand for a person's login, given the claims: those for which it
-            returns True. Any other answer, and an exception, means a machine's token; an exception
-            is logged once. Without a rule, a token is a person's only if this application issued
-            it, that is, if `has_sessions` is true and the key that verified the token can also
-            sign. A token that `issue` or `exchange` marked as a machine's stays one, whatever the
-            rule returns.
+        own_public_keys: Whether the public keys of the ring are the application's own, so that their
+            tokens are persons' as well. For a process that has no private key.
 
     Raises:
-        ConfigurationError: A name is empty, a duration is out of range, or `interactive` is not a
-            plain function.
+        ConfigurationError: A name is empty, or a duration is out of range.
     """
 
     def __init__(
@@ -93,8 +90,7 @@ class TokenProfile:
         keys: KeyRing,
         max_lifetime: timedelta = timedelta(hours=24),
         leeway: timedelta = timedelta(0),
-        has_sessions: bool = True,
-        interactive: Callable[[Mapping[str, object]], bool] | None = None,
+        own_public_keys: bool = False,
     ) -> None:
         if not issuer or not audience:
             raise ConfigurationError(
@@ -109,8 +105,7 @@ class TokenProfile:
         self.keys = keys
         self.max_lifetime = max_lifetime
         self.leeway = leeway
-        self.has_sessions = has_sessions
-        self._interactive = None if interactive is None else ClaimsRules(issuer, interactive)
+        self._own_public_keys = own_public_keys
 
     def issue(
         self,
@@ -285,9 +280,8 @@ class TokenProfile:
             subject=subject,
             expires_at=expires_at,
             authenticated_at=authenticated_at,
-            # The `sid` of an issuer without sessions of this application is none of ours.
-            session_id=session_id if self.has_sessions else None,
-            has_session=self.has_sessions,
+            session_id=session_id,
+            has_session=True,
             interactive=self._is_interactive(claims, key),
             scopes=names_of(claims[_SCOPES]) if _SCOPES in claims else None,
         )
@@ -309,11 +303,9 @@ class TokenProfile:
         return key
 
     def _is_interactive(self, claims: Claims, key: SigningKey) -> bool:
-        if claims.get(_KIND, CredentialKind.INTERACTIVE.value) != CredentialKind.INTERACTIVE.value:
-            return False
-        if self._interactive is None:
-            return self.has_sessions and key.can_sign and "act" not in claims
-        return self._interactive.is_interactive(claims)
+        person = CredentialKind.INTERACTIVE.value
+        is_own = key.can_sign or self._own_public_keys
+        return is_own and claims.get(_KIND, person) == person and "act" not in claims
 
 
 def _check_zone(time: datetime) -> None:
@@ -346,10 +338,6 @@ class SigningKey:
             keys are refused. Otherwise a PEM: a private key signs and verifies, a public key
             verifies only.
 
-        ed25519_name: What an Ed25519 key is called in headers and in the JWKS. `EdDSA` (RFC 8037) is
-            what PyJWT, authlib and node's `jose` read; `Ed25519` is its newer name (RFC 9864). Both
-            are read here. Other algorithms have one name.
-
     Raises:
         ConfigurationError: The key is too weak, cannot be read, or is of another kind than the
             algorithm's.
@@ -362,8 +350,6 @@ class SigningKey:
         kid: str,
         algorithm: AlgorithmName,
         key: bytes,
-        *,
-        ed25519_name: Literal["EdDSA", "Ed25519"] = "EdDSA",
     ) -> None:
         if _KID.fullmatch(kid) is None:
             raise ConfigurationError(f"The key id {kid!r} needs 1 to 64 characters of 0-9A-Za-z._-")
@@ -375,11 +361,8 @@ class SigningKey:
             raise ConfigurationError(f"The key {kid!r} is not of type bytes: use text.encode().")
         self.kid: str = kid
         self.algorithm: AlgorithmName = algorithm
-        if ed25519_name not in _ED25519_NAMES:
-            raise ConfigurationError(
-                f"ed25519_name must be one of {_ED25519_NAMES}, not {ed25519_name!r}."
-            )
-        self.header_name: str = ed25519_name if algorithm == "Ed25519" else algorithm
+        # The older name (RFC 8037), which all libraries read. The newer one (RFC 9864) is read here as well.
+        self.header_name: str = "EdDSA" if algorithm == "Ed25519" else algorithm
         self._scheme = _scheme(algorithm)
         if algorithm == "HS256":
             check_secret(f"secret of the key {kid!r}", key)
