@@ -35,7 +35,7 @@ from .deployment import forget_deployment_id, forget_secrets
 from .doctor import examine, reported
 from .memory import hide_memory, keep_what_exists, return_large_blocks
 from .observability import RunMetrics, configure_logging, serve_worker_metrics
-from .restore import AuditedChanges, list_actions, refuse_what_ended
+from .restore import list_actions, read_export, refuse_what_ended
 from .secrets_file import FILE_NAME
 from .server import Server, bind, is_loopback
 from .services import Services
@@ -232,14 +232,14 @@ async def after_restore(services: Services, audit_log: TextIO | None) -> None:
     revoked since the backup are revoked again and users disabled again; other changes since then are listed, so that you
     can make them again.
     """
-    changes = AuditedChanges.read(() if audit_log is None else audit_log)
+    entries = read_export(() if audit_log is None else audit_log)
     newest = await services.audit.list(AuditQuery(), PageRequest(limit=1))
     for entry in newest.items:
         click.echo(f"The newest entry of the audit log here: {entry.at.isoformat()}")
-    done = await refuse_what_ended(services, changes)
+    done = await refuse_what_ended(services, entries)
     click.echo(f"Runs cancelled: {done.runs}. Logins ended: {done.sessions}.")
     click.echo(f"Keys revoked: {done.keys}. Users disabled: {done.users}.")
-    for line in await list_actions(services, changes):
+    for line in await list_actions(services, entries):
         click.echo(f"Not repeated: {line}")
     if audit_log is None:
         click.echo(

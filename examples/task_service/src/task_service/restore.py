@@ -7,12 +7,12 @@ log that was made after the backup.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy import func, select, update
 
 from msk_auth import KeyStatus
@@ -20,6 +20,7 @@ from msk_auth.errors import ConfigurationError
 
 from .accounts.changes import Change
 from .accounts.users import SERVICE_ACCOUNT
+from .api.json_route import rfc3339
 from .db.schema import audit, runs, sessions
 from .errors import ServiceAccountNotFound, UserNotFound
 from .ids import is_id
@@ -50,82 +51,15 @@ _NOT_REPEATED: Final = frozenset(
 
 
 class AuditedChange(BaseModel):
-    """An entry of an export of the audit log.
+    """What is read of an entry of an export of the audit log; older versions write fewer fields."""
 
-    Attributes:
-        id: The entry's.
-        at: When.
-        action: What.
-        target: The id of what was changed, if it has one.
-        details: More about the change.
-    """
-
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True)
 
     id: int
     at: datetime
     action: str
-    target: str | None = None
+    target: str | None
     details: dict[str, Any]
-
-    @property
-    def refuses_key(self) -> bool:
-        """Whether a key was revoked or deleted."""
-        leaked = self.action == "key.leaked" and self.details.get("revoked")
-        return self.action in _REFUSED_KEY or bool(leaked)
-
-    @model_validator(mode="after")
-    def _names_the_key(self) -> AuditedChange:
-        if self.refuses_key and self.target is None:
-            raise ValueError("no key is named")
-        return self
-
-    def __str__(self) -> str:
-        at = self.at.isoformat().replace("+00:00", "Z")
-        return f"{at} {self.action} {self.target or ''}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class AuditedChanges:
-    """What an export of the audit log says about who is refused.
-
-    Attributes:
-        revoked_keys: The ids of keys that were revoked or deleted.
-        disabled_users: The ids of users and service accounts whom the last entry about them disabled, or deleted.
-        not_repeated: Changes that are not made again, newest last. The backup may have them: see :func:`list_actions`.
-    """
-
-    revoked_keys: frozenset[str]
-    disabled_users: frozenset[str]
-    not_repeated: tuple[AuditedChange, ...]
-
-    @classmethod
-    def read(cls, lines: Iterable[str]) -> AuditedChanges:
-        """Read an export in the format `jsonl`.
-
-        Raises:
-            ConfigurationError: A line is not an entry of the audit log.
-        """
-        entries: list[AuditedChange] = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                entries.append(AuditedChange.model_validate_json(line))
-            except ValidationError:
-                raise ConfigurationError(
-                    f"Line {number} is not an entry of the audit log. Export it with format=jsonl."
-                ) from None
-        # The newest is first in an export.
-        entries.sort(key=lambda entry: entry.id)
-        disabled = {
-            str(entry.target): entry.action in _DISABLED
-            for entry in entries
-            if entry.action in _DISABLED | _ENABLED
-        }
-        return cls(
-            frozenset(str(entry.target) for entry in entries if entry.refuses_key),
-            frozenset(user_id for user_id, is_disabled in disabled.items() if is_disabled),
-            tuple(entry for entry in entries if entry.action in _NOT_REPEATED),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +72,49 @@ class Restoration:
     users: int
 
 
-async def refuse_what_ended(services: Services, changes: AuditedChanges) -> Restoration:
+def read_export(lines: Iterable[str]) -> list[AuditedChange]:
+    """The entries of an export of the audit log in the format `jsonl`, oldest first.
+
+    Raises:
+        ConfigurationError: A line is not an entry of the audit log.
+    """
+    entries: list[AuditedChange] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entries.append(AuditedChange.model_validate_json(line))
+        except ValidationError:
+            raise ConfigurationError(
+                f"Line {number} is not an entry of the audit log. Export it with format=jsonl."
+            ) from None
+    return sorted(entries, key=lambda entry: entry.id)
+
+
+async def refuse_what_ended(services: Services, entries: Sequence[AuditedChange]) -> Restoration:
     """End runs and logins of a restored database, revoke keys and disable users. Doing it twice changes nothing more.
 
     Args:
         services: On the restored database, which no other process uses.
-        changes: Since the backup.
+        entries: From :func:`read_export`: those since the backup, or also before.
 
     Raises:
         StoreUnavailable: The database does not answer.
     """
     now = services.clock.now()
+    refused_keys = sorted(
+        {
+            str(entry.target)
+            for entry in entries
+            if entry.action in _REFUSED_KEY
+            or (entry.action == "key.leaked" and entry.details.get("revoked"))
+        }
+    )
+    # The last entry about a user decides.
+    last = {
+        str(entry.target): entry.action for entry in entries if entry.action in _DISABLED | _ENABLED
+    }
+    disabled_users = sorted(user_id for user_id, action in last.items() if action in _DISABLED)
     keys = 0
-    for key_id in sorted(changes.revoked_keys):
+    for key_id in refused_keys:
         record = await services.key_store.find(key_id)
         # Made after the backup, so it is unknown now.
         if record is None or record.status(now) is not KeyStatus.ACTIVE:
@@ -161,7 +125,7 @@ async def refuse_what_ended(services: Services, changes: AuditedChanges) -> Rest
         )
         keys += 1
     users = 0
-    for user_id in sorted(changes.disabled_users):
+    for user_id in disabled_users:
         store = services.service_accounts if is_id(user_id, SERVICE_ACCOUNT) else services.users
         try:
             if not (await store.get(user_id)).disabled:
@@ -195,18 +159,18 @@ async def refuse_what_ended(services: Services, changes: AuditedChanges) -> Rest
                 None,
                 runs=done.runs,
                 sessions=done.sessions,
-                keys=sorted(changes.revoked_keys),
-                users=sorted(changes.disabled_users),
+                keys=refused_keys,
+                users=disabled_users,
             )
     return done
 
 
-async def list_actions(services: Services, changes: AuditedChanges) -> list[str]:
+async def list_actions(services: Services, entries: Sequence[AuditedChange]) -> list[str]:
     """The changes since the backup that are not made again here, oldest first.
 
     Args:
         services: On the restored database.
-        changes: Since the backup, or also before.
+        entries: As :func:`refuse_what_ended`.
 
     Raises:
         StoreUnavailable: The database does not answer.
@@ -219,7 +183,9 @@ async def list_actions(services: Services, changes: AuditedChanges) -> list[str]
         )
         known = {(row.id, row.at) for row in found}
     return [
-        str(change)
-        for change in changes.not_repeated
-        if (change.id, change.at) not in known and change.id >= (oldest or 0)
+        f"{rfc3339(entry.at)} {entry.action} {entry.target or ''}".rstrip()
+        for entry in entries
+        if entry.action in _NOT_REPEATED
+        and (entry.id, entry.at) not in known
+        and entry.id >= (oldest or 0)
     ]
