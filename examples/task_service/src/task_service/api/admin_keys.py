@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from msk_auth import ApiKey, AsyncAdminKeys, KeyStatus, Principal
@@ -75,7 +75,6 @@ def admin_keys_routers(
 
     @router.get("")
     async def list_all_keys(
-        response: Response,
         principal: Annotated[Principal[User], administrator],
         owner: str | None = None,
         status: KeyStatus | None = None,
@@ -101,7 +100,6 @@ def admin_keys_routers(
         page = await page_of(principal, wanted, owner, cursor, limit)
         owners = await users.by_id(record.owner_id for record in page.items)
         at = auth.authenticator.clock.now()
-        response.headers["cache-control"] = "no-store"
         return AnyKeyPageSchema(
             items=[any_key(record, owners.get(record.owner_id), at) for record in page.items],
             next_cursor=page.next_cursor,
@@ -109,25 +107,21 @@ def admin_keys_routers(
 
     @router.get("/{key_id}", dependencies=[administrator], responses=problems(KeyNotFound))
     async def get_any_key(
-        response: Response,
         key_id: str,
     ) -> AnyKeySchema:
         """Show an API key of any user, without its value."""
         record = await found.get(key_id)
         owners = await users.by_id([record.owner_id])
-        response.headers["cache-control"] = "no-store"
         now = auth.authenticator.clock.now()
         return any_key(record, owners.get(record.owner_id), now)
 
     @router.get("/{key_id}/activity", dependencies=[administrator], responses=problems(KeyNotFound))
     async def get_any_key_activity(
-        response: Response,
         key_id: str,
         days: Days = 30,
     ) -> KeyActivitySchema:
         """Read how many requests of a key of any user were accepted and refused, on each of the last `days`."""
         record = await found.get(key_id)
-        response.headers["cache-control"] = "no-store"
         return await activity_of(activity, record.id, auth.authenticator.clock.now(), days)
 
     def any_key(record: ApiKey, owner: User | None, at: datetime) -> AnyKeySchema:

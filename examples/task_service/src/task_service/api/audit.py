@@ -175,10 +175,7 @@ async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingRes
     return StreamingResponse(
         rows(),
         media_type=_MEDIA_TYPES[form],
-        headers={
-            "Content-Disposition": f'attachment; filename="audit.{form}"',
-            "Cache-Control": "no-store",
-        },
+        headers={"Content-Disposition": f'attachment; filename="audit.{form}"'},
     )
 
 
