@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, select
+from pydantic import BaseModel
+from sqlalchemy import func, select
 
 from msk_auth import AsyncAdminKeys, KeyStatus, Principal
 from msk_auth.keys import KeyFilter
@@ -20,14 +21,8 @@ _TASKS = schema.tasks.c
 _MOST_KEYS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Belongings:
-    """What a user has.
-
-    Attributes:
-        active_keys: How many of their keys are active.
-        tasks: How many tasks they own.
-    """
+class Belongings(BaseModel):
+    """What a user has, before they leave."""
 
     active_keys: int
     tasks: int
@@ -70,13 +65,12 @@ class Departures:
         """
         user = await self.users.get(user_id)
         async with self.accounts.db.read() as connection:
-            return Belongings(
-                await count_active(connection, user.id, self.accounts.now()),
-                await connection.scalar(
-                    select(func.count()).select_from(schema.tasks).where(*_tasks_of(user.id))
-                )
-                or 0,
+            own = (_TASKS.owner_id == user.id, _TASKS.deleted_at.is_(None))
+            tasks = await connection.scalar(
+                select(func.count()).select_from(schema.tasks).where(*own)
             )
+            active = await count_active(connection, user.id, self.accounts.now())
+        return Belongings(active_keys=active, tasks=tasks or 0)
 
     async def leave(
         self, user_id: str, *, by: Principal[User], revoke_keys: bool, owner_id: str | None
@@ -116,7 +110,3 @@ class Departures:
             await self.keys.revoke_keys(by, [record.id for record in page])
             revoked += len(page)
         return revoked
-
-
-def _tasks_of(user_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (_TASKS.owner_id == user_id, _TASKS.deleted_at.is_(None))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from pydantic import BaseModel
 from sqlalchemy import Select, and_, case, func, insert, or_, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -49,17 +50,8 @@ _KEYS = schema.api_keys.c
 _BY_NAME: Final = Order(_USERS.username)
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceAccount:
-    """A service account.
-
-    Attributes:
-        name: In NFKC and lower case. Users and service accounts share their names.
-        description: What it is for; None if nothing was written.
-        disabled: True refuses every key of it.
-        active_keys: How many of its keys are active.
-        last_used_at: When one of its keys was used last; None means never.
-    """
+class ServiceAccount(BaseModel):
+    """A service account. `last_used_at` is when one of its keys was used last."""
 
     id: str
     name: str

@@ -104,15 +104,6 @@ class InvitationSchema(BaseModel):
     expires_at: datetime
 
 
-class BelongingsSchema(BaseModel):
-    """What a user has, before they leave."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    active_keys: int
-    tasks: int
-
-
 class DepartureRequest(JsonBody):
     """The body of `POST /api/admin/users/{userId}/departure`.
 
@@ -240,7 +231,6 @@ def admin_router(
 
     @router.get(
         "/users/{userId}/departure",
-        response_model=BelongingsSchema,
         dependencies=[user_admin],
         responses=problems(UserNotFound),
     )

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Response
@@ -52,24 +51,10 @@ class ServiceAccountChanges(JsonBody):
     disabled: bool | None = None
 
 
-class ServiceAccountSchema(BaseModel):
-    """A service account. `last_used_at` is when one of its keys was used last."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    name: str
-    description: str | None
-    disabled: bool
-    created_at: datetime
-    active_keys: int
-    last_used_at: datetime | None
-
-
 class ServiceAccountList(BaseModel):
     """A page of service accounts. `total` is how many all pages have, if the request has `count=true`."""
 
-    items: list[ServiceAccountSchema]
+    items: list[ServiceAccount]
     next_cursor: str | None
     total: int | None
 
@@ -103,7 +88,6 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
     @router.post(
         "",
         status_code=201,
-        response_model=ServiceAccountSchema,
         responses=problems(UsernameTaken),
     )
     async def create_service_account(
@@ -122,7 +106,6 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
 
     @router.get(
         "/{accountId}",
-        response_model=ServiceAccountSchema,
         dependencies=[administrator],
         responses=problems(ServiceAccountNotFound),
     )
@@ -132,7 +115,6 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
 
     @router.patch(
         "/{accountId}",
-        response_model=ServiceAccountSchema,
         responses=problems(ServiceAccountNotFound),
     )
     async def change_service_account(
