@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -46,7 +45,6 @@ from .accounts.users import (
     normalised_username,
     read_user,
 )
-from .claim_rule import ClaimRule
 from .db import schema
 from .errors import (
     LastAdministrator,
@@ -55,6 +53,7 @@ from .errors import (
     ProviderUnavailable,
     UsernameTaken,
 )
+from .settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -84,33 +83,12 @@ _USERS = schema.users.c
 _IDENTITIES = schema.identities.c
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """How the service is registered at the identity provider.
-
-    Attributes:
-        issuer: Its `iss`; the discovery document is under it.
-        client_id: The service's id there.
-        client_secret: None makes the service a public client, which PKCE alone protects.
-        name: What the button says.
-        users: Who may log in.
-        administrators: Who is an administrator; None leaves the roles to administrators.
-    """
-
-    issuer: str
-    client_id: str
-    client_secret: str | None = field(repr=False)
-    name: str
-    users: ClaimRule
-    administrators: ClaimRule | None
-
-
 class OidcLogin:
     """Logs people in who prove at the provider who they are.
 
     Args:
-        provider: The service's registration.
-        base_url: The service's origin for browsers; the provider must know `base_url + CALLBACK`.
+        issuer: The provider's `iss`; its discovery document is under it.
+        settings: Have the service's registration there, and its own origin: the provider must know `base_url + CALLBACK`.
         accounts: Holds identities.
         users: The users; who comes for the first time is added.
         sessions: Starts sessions.
@@ -120,7 +98,7 @@ class OidcLogin:
             keep its address from logging in.
 
     Attributes:
-        provider: The service's registration.
+        name: What the button on the login page calls the provider.
         logout_tokens: Verifies the provider's logout tokens; keeps its keys fresh while it is open.
 
     Raises:
@@ -129,9 +107,9 @@ class OidcLogin:
 
     def __init__(
         self,
-        provider: Provider,
+        issuer: str,
+        settings: Settings,
         *,
-        base_url: str,
         accounts: Accounts,
         users: Users,
         sessions: Sessions,
@@ -139,8 +117,9 @@ class OidcLogin:
         refusals: PublicThrottle,
         strays: PublicThrottle,
     ) -> None:
-        self.provider = provider
-        self._base_url = base_url
+        self._issuer = issuer
+        self._settings = settings
+        self.name = settings.oidc_name or urlsplit(issuer).netloc
         self._accounts = accounts
         self._users = users
         self._sessions = sessions
@@ -158,9 +137,9 @@ class OidcLogin:
             ) from error
         self._client = self._register()
         self.logout_tokens = logout_verifier(
-            provider.issuer,
-            provider.client_id,
-            RemoteKeySet(provider.issuer, ssl_context=self._tls),
+            issuer,
+            settings.oidc_client_id,
+            RemoteKeySet(issuer, ssl_context=self._tls),
             clock=accounts.clock,
         )
 
@@ -183,7 +162,7 @@ class OidcLogin:
         # With `max_age` the ID token has to contain the time of the login (Core, section 3.1.2.1).
         asked = {"max_age": 0, "prompt": "login"} if fresh else {"max_age": 86_400}
         answer: Response = await client.authorize_redirect(
-            request, self._base_url + CALLBACK, **asked
+            request, self._settings.base_url + CALLBACK, **asked
         )
         return answer
 
@@ -232,9 +211,9 @@ class OidcLogin:
         if client.server_metadata.get("end_session_endpoint") is None:
             return None
         made = await client.create_logout_url(
-            f"{self._base_url}/login",
+            f"{self._settings.base_url}/login",
             id_token if len(id_token) <= _MAX_HINT else None,
-            client_id=self.provider.client_id,
+            client_id=self._settings.oidc_client_id,
         )
         return str(made["url"])
 
@@ -278,12 +257,11 @@ class OidcLogin:
                 "This login was begun in another window, or too long ago. Log in again."
             )
         client = await self._discovered()
-        issuer = self.provider.issuer
         names_issuer = client.server_metadata.get("authorization_response_iss_parameter_supported")
         # Another provider may have been mixed in (RFC 9207).
-        if request.query_params.get("iss", None if names_issuer else issuer) != issuer:
+        if request.query_params.get("iss", None if names_issuer else self._issuer) != self._issuer:
             raise ProviderLoginRefused
-        expected = {"iss": issuer, "aud": self.provider.client_id}
+        expected = {"iss": self._issuer, "aud": self._settings.oidc_client_id}
         try:
             answer = await client.authorize_access_token(
                 request,
@@ -312,19 +290,19 @@ class OidcLogin:
 
     async def _find_or_add(self, claims: Mapping[str, Any]) -> User:
         """The user whom the claims stand for, with the roles that the provider gives them."""
-        if not self.provider.users.applies_to(claims):
+        rules = self._settings
+        if rules.oidc_users is None or not rules.oidc_users.applies_to(claims):
             raise ProviderLoginRefused(
                 "Your account at the identity provider may not use this service. Ask its administrator."
             )
-        is_administrator = self.provider.administrators is not None and (
-            self.provider.administrators.applies_to(claims)
-        )
+        administrators = rules.oidc_administrators
+        is_administrator = administrators is not None and administrators.applies_to(claims)
         async with self._accounts.db.read() as connection:
             user = await self._find(connection, claims["sub"])
         role: Role = ADMIN if is_administrator else _DEFAULT_ROLE
         if user is None:
             return await self._add(claims, role)
-        if self.provider.administrators is None or is_administrator == (ADMIN in user.roles):
+        if administrators is None or is_administrator == (ADMIN in user.roles):
             return user
         try:
             return await self._users.change(user.id, roles=[role])
@@ -343,7 +321,7 @@ class OidcLogin:
                     user = await self._users.add(change, name, (role,), external_login=True)
                     await change.connection.execute(
                         insert(schema.identities).values(
-                            issuer=self.provider.issuer,
+                            issuer=self._issuer,
                             subject=claims["sub"],
                             user_id=user.id,
                             created_at=change.now,
@@ -369,7 +347,7 @@ class OidcLogin:
         async with self._accounts.change() as change:
             await self._sessions.refuse_ended_at_provider(
                 change.connection,
-                issuer=self.provider.issuer,
+                issuer=self._issuer,
                 subject=claims["sub"],
                 provider_sid=provider_sid,
                 since=last_logout,
@@ -383,7 +361,7 @@ class OidcLogin:
                 raise ProviderLoginRefused("Your account is disabled. Ask an administrator.")
             # The cookie that names it is the client's: only a session of the same user ends.
             replaced = replaces is not None and await end_session_of(change, user.id, replaces)
-            details = {"issuer": self.provider.issuer}
+            details = {"issuer": self._issuer}
             logged_in = await self._sessions.start(
                 change,
                 user,
@@ -400,19 +378,18 @@ class OidcLogin:
     async def _find(self, connection: AsyncConnection, subject: str) -> User | None:
         user_id = await connection.scalar(
             select(_IDENTITIES.user_id).where(
-                _IDENTITIES.issuer == self.provider.issuer, _IDENTITIES.subject == subject
+                _IDENTITIES.issuer == self._issuer, _IDENTITIES.subject == subject
             )
         )
         return None if user_id is None else await read_user(connection, user_id)
 
     def _register(self) -> Any:
         # Any, because authlib's stubs leave out most types.
-        provider = self.provider
         return cast("Any", OAuth()).register(
             "provider",
-            client_id=provider.client_id,
-            client_secret=provider.client_secret,
-            server_metadata_url=f"{provider.issuer.rstrip('/')}/.well-known/openid-configuration",
+            client_id=self._settings.oidc_client_id,
+            client_secret=self._settings.oidc_client_secret,
+            server_metadata_url=f"{self._issuer.rstrip('/')}/.well-known/openid-configuration",
             client_kwargs={
                 "token_endpoint_auth_method": "none",
                 "scope": _SCOPE,
@@ -427,7 +404,7 @@ class OidcLogin:
         client = self._client
         try:
             metadata = await client.load_server_metadata()
-            _check_metadata(metadata, self.provider.issuer)
+            _check_metadata(metadata, self._issuer)
         except (HTTPError, TypeError, ValueError) as error:
             _log.warning("the identity provider's discovery document cannot be used: %s", error)
             # Reads it anew.
@@ -435,7 +412,7 @@ class OidcLogin:
             raise ProviderUnavailable from error
         algorithms = "id_token_signing_alg_values_supported"
         metadata[algorithms] = sorted(_ALGORITHMS.intersection(metadata.get(algorithms, ())))
-        if self.provider.client_secret is not None:
+        if self._settings.oidc_client_secret is not None:
             methods = metadata.get("token_endpoint_auth_methods_supported", ())
             # In a header authlib leaves out the encoding (RFC 6749, section 2.3.1), so the body is preferred.
             post = "client_secret_post"

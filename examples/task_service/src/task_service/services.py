@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 from argon2 import Parameters
 
@@ -34,11 +33,10 @@ from .accounts.throttle import (
 )
 from .accounts.users import Users
 from .authentication import audience_of, build_authenticator, key_store, token_profile
-from .claim_rule import ClaimRule
 from .db.engine import Database
 from .deployment import agree_on_secrets, deployment_id
 from .observability import Metrics, free_bytes
-from .provider_login import OidcLogin, Provider
+from .provider_login import OidcLogin
 from .secrets_file import load_or_create_secrets
 from .settings import Settings
 from .tasks.run_log import LogReader
@@ -136,12 +134,11 @@ class Services:
             passwords_on=methods.passwords,
         )
         self.pending_login_key = hmac.digest(secrets.throttle_key, b"pending", "sha256").hex()
-        provider = _provider_of(settings)
         self.oidc = None
-        if provider is not None:
+        if settings.oidc_issuer is not None:
             self.oidc = OidcLogin(
-                provider,
-                base_url=settings.base_url,
+                settings.oidc_issuer,
+                settings,
                 accounts=accounts,
                 users=self.users,
                 sessions=self.sessions,
@@ -199,18 +196,3 @@ class Services:
         """
         if not self.settings.on_sqlite:
             await agree_on_secrets(self.db, self._secrets.fingerprints, self._secrets.in_use)
-
-
-def _provider_of(settings: Settings) -> Provider | None:
-    """The identity provider of the settings, if there is one."""
-    if settings.oidc_issuer is None:
-        return None
-    administrators = settings.oidc_administrators
-    return Provider(
-        issuer=settings.oidc_issuer,
-        client_id=settings.oidc_client_id,
-        client_secret=settings.oidc_client_secret,
-        name=settings.oidc_name or urlsplit(settings.oidc_issuer).netloc,
-        users=ClaimRule.parse(settings.oidc_users),
-        administrators=ClaimRule.parse(administrators) if administrators else None,
-    )

@@ -95,10 +95,11 @@ def _encrypted(value: str | None) -> str | None:
     return value
 
 
-def _claim_rule(value: str) -> str:
-    if value:
-        ClaimRule.parse(value)
-    return value
+def _claim_rule(value: object) -> object:
+    return ClaimRule.parse(value) if isinstance(value, str) and value else value or None
+
+
+_Rule: TypeAlias = Annotated[ClaimRule | None, NoDecode, BeforeValidator(_claim_rule)]
 
 
 def _folder(value: Path) -> Path:
@@ -218,11 +219,11 @@ class Settings(BaseSettings):
     oidc_name: Annotated[str | None, Field(min_length=1, max_length=40)] = None
     """What the button on the login page calls the provider; its host by default."""
 
-    oidc_users: Annotated[str, AfterValidator(_claim_rule), Field(validate_default=True)] = ""
+    oidc_users: Annotated[_Rule, Field(validate_default=True)] = None
     """Who of the provider's users may log in: a claim of the ID token and its value, such as `groups=task-users` or
     `hd=example.com`; `*` means all users. A user is created at the first login."""
 
-    oidc_administrators: Annotated[str, AfterValidator(_claim_rule)] = ""
+    oidc_administrators: _Rule = None
     """Which of them are administrators, in the same form. If it is set, the provider decides at each login."""
 
     password_login: Annotated[Literal["on", "off"], Field(validate_default=True)] = "on"
@@ -248,7 +249,7 @@ class Settings(BaseSettings):
 
     @field_validator("oidc_client_id", "oidc_users")
     @classmethod
-    def _belongs_to_issuer(cls, value: str, info: ValidationInfo) -> str:
+    def _belongs_to_issuer(cls, value: object, info: ValidationInfo) -> object:
         if bool(value) != bool(info.data.get("oidc_issuer")):
             missing = "set it" if info.data.get("oidc_issuer") else f"set {PREFIX}OIDC_ISSUER"
             raise ValueError(f"{missing}: a provider needs its issuer, a client id and its users")

@@ -175,7 +175,7 @@ class Pages:
         )
         self._templates.filters["initials"] = initials
         shared: dict[str, Any] = self._templates.globals
-        shared["provider"] = None if oidc is None else oidc.provider.name
+        shared["provider"] = None if oidc is None else oidc.name
         shared["passwords_on"] = login.passwords_on
         shared["vendor"] = self._vendor
         shared["renderer"] = _RENDERER
