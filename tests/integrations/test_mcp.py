@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import anyio
+import anyio.lowlevel
 import pytest
 from tests.contract.adapter import (
     MAX_AGE,
@@ -134,7 +135,7 @@ class ToolDriver(Driver):
             assert document["error"]["message"] == problem["detail"]
             changed[b"content-type"] = b"application/problem+json"
             reply = Reply(problem["status"], reply.raw_headers, json.dumps(problem).encode())
-        elif (challenge := reply.header("www-authenticate")) is not None and reply.status != 400:
+        elif (challenge := reply.header("www-authenticate")) is not None:
             plain = challenge.removesuffix(f', resource_metadata="{METADATA}"')
             assert plain != challenge
             if reply.status == 401:
@@ -384,8 +385,19 @@ async def test_no_spelling_of_a_uri_reaches_another_resource(
         ("prompts/get", {"name": "other"}, "not_found"),
         ("tools/call", {"name": "reset"}, "interactive_required"),
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "other"}}, "not_found"),
-        ("completion/complete", {"ref": {"uri": "tasks://{other}"}}, "not_found"),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/resource", "uri": "tasks://{other}"}},
+            "not_found",
+        ),
+        # The server takes what the type names.
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "other", "uri": "tasks://{task_id}"}},
+            "not_found",
+        ),
         ("subscriptions/listen", {"notifications": {"uris": ["other://1"]}}, "not_found"),
+        ("subscriptions/listen", {"notifications": {"uris": [["tasks://1"]]}}, "not_found"),
     ],
 )
 async def test_a_client_can_show_what_no_scope_would_change(
@@ -404,8 +416,9 @@ async def test_a_client_can_show_what_no_scope_would_change(
     ("method", "params"),
     [
         ("initialize", {}), ("ping", {}), ("logging/setLevel", {}), ("notifications/initialized", {}), ("server/discover", {}),
-        ("tools/call", {"name": "list"}), ("completion/complete", {"ref": {"uri": "tasks://{task_id}"}}), ("completion/complete", {}),
+        ("tools/call", {"name": "list"}), ("completion/complete", {"ref": {"type": "ref/resource", "uri": "tasks://{task_id}"}}),
         ("subscriptions/listen", {"notifications": {"a": ["tasks://1"], "b": True}}), ("subscriptions/listen", {}),
+        ("subscriptions/listen", {"notifications": [1]}), ("subscriptions/listen", {"notifications": 7}),
     ],
 )  # fmt: skip
 async def test_a_key_with_scopes_may_send_what_needs_no_more(
@@ -417,9 +430,14 @@ async def test_a_key_with_scopes_may_send_what_needs_no_more(
 async def test_a_method_that_the_gate_does_not_know_needs_a_key_without_scopes(
     world: World, app: Any
 ) -> None:
-    for credential, status in [("key_read", 403), ("key", 200), ("jwt", 200)]:
-        reply = await post(app, world.bearer(credential), rpc("tasks/result", taskId="1"))
-        assert reply.status == status
+    unknown = [
+        rpc("tasks/result", taskId="1"),
+        rpc("completion/complete"),
+        rpc("completion/complete", ref={"type": ["ref/prompt"], "name": "plan"}),
+    ]
+    for message in unknown:
+        for credential, status in [("key_read", 403), ("key", 200), ("jwt", 200)]:
+            assert (await post(app, world.bearer(credential), message)).status == status
 
 
 async def test_without_tables_everything_needs_a_key_without_scopes(world: World) -> None:
@@ -552,6 +570,40 @@ async def test_a_revocation_ends_what_is_open(has_begun: bool, world: World) -> 
         assert (reply.status, reply.body) == (200, b"1")
     else:
         assert (reply.status, reply.json["code"]) == (401, "key_revoked")
+
+
+async def test_a_revocation_ends_a_body_that_does_not_arrive(
+    world: World, server: Server, app: Any
+) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await revoke(world)
+        await anyio.sleep_forever()
+
+    async def note(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "headers": world.bearer("key"),
+        "client": None,
+    }
+    with anyio.fail_after(60):
+        await app(scope, receive, note)
+    start, body = sent
+    assert (start["status"], json.loads(body["body"])["code"]) == (401, "key_revoked")
+    assert server.received == []
+
+
+async def test_a_short_request_costs_one_look_up_of_its_key(world: World, app: Any) -> None:
+    world.store.reads = 0
+    for method in ("ping", "tools/list"):
+        assert (await post(app, world.bearer("key"), rpc(method))).status == 200
+        await anyio.lowlevel.checkpoint()
+    assert world.store.reads == 2
 
 
 @pytest.mark.parametrize("seconds", [0, 1], ids=["at once", "when it is watched"])

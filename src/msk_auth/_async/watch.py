@@ -261,10 +261,16 @@ class AsyncWatch(Watched[UserT]):
     """
 
     def __init__(
-        self, watches: AsyncWatches[UserT], principal: Principal[UserT], policy: Policy | None
+        self,
+        watches: AsyncWatches[UserT],
+        principal: Principal[UserT],
+        policy: Policy | None,
+        *,
+        is_fresh: bool,
     ) -> None:
         super().__init__(principal, policy, watches.clock.monotonic())
         self._watches = watches
+        self._is_fresh = is_fresh
         self._ended: asyncio.Future[None] | None = None
         self._decided: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
@@ -275,7 +281,8 @@ class AsyncWatch(Watched[UserT]):
 
         decided, _ = self._begin()
         try:
-            await asyncio.wait([decided])
+            if not decided.done():
+                await asyncio.wait([decided])
         except BaseException:
             self._rounds.remove(self)
             raise
@@ -363,6 +370,8 @@ class AsyncWatch(Watched[UserT]):
         loop = asyncio.get_running_loop()
         self._decided, self._ended = loop.create_future(), loop.create_future()
         self.began_at: float = self._watches.clock.monotonic()
+        if self._is_fresh:
+            self.note_verified(self.began_at)
         self._rounds: _Rounds[UserT] = self._watches.of_this_loop()
         self._rounds.add(self)
         return self._decided, self._ended
@@ -426,9 +435,17 @@ class AsyncWatches(Generic[UserT]):
         # A thread runs one loop at a time.
         self._here = threading.local()
 
-    def watch(self, principal: Principal[UserT], policy: Policy | None) -> AsyncWatch[UserT]:
-        """A watch that is verified while it is used."""
-        return AsyncWatch(self, principal, policy)
+    def watch(
+        self, principal: Principal[UserT], policy: Policy | None, *, is_fresh: bool = False
+    ) -> AsyncWatch[UserT]:
+        """A watch that is verified while it is used.
+
+        Args:
+            principal: As it was admitted.
+            policy: What it has to meet. None: it has to keep its permissions.
+            is_fresh: Whether the principal was verified for what is watched, so that the next round is soon enough.
+        """
+        return AsyncWatch(self, principal, policy, is_fresh=is_fresh)
 
     async def close(self) -> None:
         """End the rounds of this event loop. Watches that are left end with `StoreUnavailable`."""
@@ -472,11 +489,13 @@ class _Rounds(Generic[UserT]):
         self._cancelled: set[asyncio.Task[None]] = set()
 
     def add(self, watch: AsyncWatch[UserT]) -> None:
-        """Verify a watch at once, and in each round."""
+        """Verify a watch in each round; at once too, unless it was verified as it began."""
         self.watched.add(watch)
-        self._new.add(watch)
         if self._task is None:
             self._task = self._start(self._run())
+        if watch.verified_at >= watch.began_at:
+            return
+        self._new.add(watch)
         if self._task_of_new is None or self._task_of_new.done():
             self._task_of_new = self._start(self._verify_new())
 

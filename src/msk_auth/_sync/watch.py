@@ -7,7 +7,8 @@ public ids of key, session and owner, for as long as it is used. In detail:
 
 1. A watch is verified when it begins, since its principal may have been admitted long before, and then at least once in each
    interval, which is at most a second, by records that were read less than two intervals before. So a revocation that
-   has returned takes effect within two seconds.
+   has returned takes effect within two seconds. One that begins where its principal was verified, as in the gate of MCP
+   servers, is first verified after an interval.
 2. Each key, session and owner is read once in an interval, however many watches of the process depend on it. On an event
    loop, watches that begin read beside that, and share their reads for a tenth of an interval.
 3. A refusal ends a watch for good. A failed look-up does not, but a watch that could not be verified for

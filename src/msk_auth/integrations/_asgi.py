@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -72,15 +72,18 @@ Throttle: TypeAlias = Callable[[RequestT], object]
 Either `async`, or blocking: then it runs in a thread."""
 
 
+Receive: TypeAlias = Callable[[], Awaitable[Any]]
+"""Receives a message of ASGI."""
+
+Send: TypeAlias = Callable[[Any], Awaitable[None]]
+"""Sends a message of ASGI."""
+
+
 class Connection(Protocol):
     """A request or a websocket of any ASGI framework."""
 
     @property
     def scope(self) -> Any: ...
-
-
-Send: TypeAlias = Callable[[Any], Awaitable[None]]
-"""Sends a message of ASGI."""
 
 
 @dataclass(slots=True)
@@ -126,10 +129,30 @@ async def refuse_websocket(scope: Memory, send: Send, answer: Answer, *, is_acce
         reason = close_reason(answer)
         await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": reason})
         return
+    await send_answer(send, answer, _DENIAL)
+
+
+def watch_verified(
+    authenticator: AsyncAuthenticator[UserT], principal: Principal[UserT]
+) -> AsyncWatch[UserT]:
+    """A watch of a principal that was verified just now. A block that ends before the next round costs no look-up."""
+    parts: Any = authenticator
+    watch: AsyncWatch[UserT] = parts._watches.watch(principal, None, is_fresh=True)
+    return watch
+
+
+async def send_answer(send: Send, answer: Answer, kind: str = "http.response") -> None:
+    """Send an answer as messages of ASGI.
+
+    Args:
+        send: The server's.
+        answer: The whole response.
+        kind: What the types of the messages begin with.
+    """
     headers = [*answer.headers, ("content-length", str(len(answer.body)))]
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    await send({"type": f"{_DENIAL}.start", "status": answer.status, "headers": encoded})
-    await send({"type": f"{_DENIAL}.body", "body": answer.body})
+    await send({"type": f"{kind}.start", "status": answer.status, "headers": encoded})
+    await send({"type": f"{kind}.body", "body": answer.body})
 
 
 class AsgiAuth(
@@ -373,12 +396,34 @@ def values(scope: Memory, name: bytes) -> list[bytes]:
     return [value for key, value in scope["headers"] if key.lower() == name]
 
 
+def client_path(scope: Memory) -> str:
+    """The path as the client has it. Some servers put the root path into `path`, others do not."""
+    root: str = scope.get("root_path", "").rstrip("/")
+    path: str = scope["path"]
+    return path if path.startswith(f"{root}/") else root + path
+
+
 def _texts(scope: Memory, name: bytes) -> list[str]:
     return [value.decode("latin-1") for value in values(scope, name)]
 
 
 def _only(found: list[str]) -> str | None:
     return found[0] if len(found) == 1 else None
+
+
+async def body_chunks(receive: Receive) -> AsyncGenerator[bytes]:
+    """The body of a request, as it arrives.
+
+    Raises:
+        RequestMalformed: The client has left.
+    """
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise broken_body()
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
 
 
 async def read_stream(

@@ -43,6 +43,7 @@ from ._asgi import (
     AsgiAuth,
     Throttle,
     call_awaited,
+    client_path,
     is_open,
     noting_handshake,
     read_stream,
@@ -182,7 +183,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             answer = await self._respond(
                 route,
                 request,
-                path=_path(request),
+                path=client_path(request.scope),
                 read_body=lambda limit: read_stream(request.stream(), limit, passing=HTTPException),
                 throttle=throttle,
             )
@@ -268,13 +269,6 @@ def _layers(endpoint: object) -> Iterator[object]:
     while layer is not None:
         yield layer
         layer = getattr(layer, "__wrapped__", None)
-
-
-def _path(request: Request) -> str:
-    """The path as the client sees it. Some servers put the root path into `path`, others do not."""
-    root: str = request.scope.get("root_path", "").rstrip("/")
-    path: str = request.scope["path"]
-    return path if path.startswith(f"{root}/") else root + path
 
 
 def to_response(answer: Answer) -> Response:

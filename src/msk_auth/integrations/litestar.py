@@ -88,10 +88,19 @@ from msk_auth.http.openapi import (
     operations,
     scheme_name,
 )
-from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body
+from msk_auth.http.routes import AdminKeyOperation, KeyOperation
 from msk_auth.http.routes import Route as Row
 
-from ._asgi import AsgiAuth, LoginOf, PublicRoutes, Throttle, call_awaited, read_stream, values
+from ._asgi import (
+    AsgiAuth,
+    LoginOf,
+    PublicRoutes,
+    Throttle,
+    body_chunks,
+    call_awaited,
+    read_stream,
+    values,
+)
 from ._litestar import ErrorAnswers, JWTLogin, PathPolicies, check_policy, to_response
 
 __all__ = ["Guard", "JWTLogin", "LitestarAuth"]
@@ -366,11 +375,13 @@ class LitestarAuth(
     ) -> HTTPRouteHandler:
         # A function, and no method: Litestar copies a router deeply, with all that a method is bound to.
         async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+            # Not `request.stream()`: that applies a limit of the application's, and calls a client that left a server error.
+            chunks = body_chunks(request.receive)
             answer = await self._respond(
                 row,
                 request,
                 path=_path(request),
-                read_body=lambda limit: read_stream(_chunks(request), limit, passing=HTTPException),
+                read_body=lambda limit: read_stream(chunks, limit, passing=HTTPException),
                 throttle=throttle,
             )
             return to_response(answer)
@@ -707,17 +718,6 @@ def _operation_class(row: Row) -> type[Operation]:
             return super().to_schema() | row.operation
 
     return RouteOperation
-
-
-async def _chunks(request: Request[Any, Any, Any]) -> AsyncGenerator[bytes]:
-    # Not `request.stream()`: that applies a limit of the application's, and calls a client that left a server error.
-    more = True
-    while more:
-        message = cast("dict[str, Any]", await request.receive())
-        if message["type"] == "http.disconnect":
-            raise broken_body()
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
 
 
 def _path(request: Request[Any, Any, Any]) -> str:

@@ -20,7 +20,6 @@ what the caller may not use. What the gate has checked is what the server gets: 
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import re
@@ -47,19 +46,38 @@ from msk_auth.core.errors import (
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, lasting, require
 from msk_auth.http.admission import AUTHENTICATED, Memory, known_principal
-from msk_auth.http.answers import JSON_TYPE, Answer, ContentTooLarge, ProblemRenderer, to_json
-from msk_auth.http.routes import broken_body
+from msk_auth.http.answers import (
+    JSON_TYPE,
+    Answer,
+    ContentTooLarge,
+    ProblemRenderer,
+    json_answer,
+    to_json,
+)
 
-from ._asgi import AsgiAuth, Connection, Send, values
+from ._asgi import (
+    AsgiAuth,
+    Connection,
+    Receive,
+    Send,
+    body_chunks,
+    client_path,
+    read_stream,
+    send_answer,
+    values,
+    watch_verified,
+)
 
 __all__ = ["McpAuth"]
 
-Receive: TypeAlias = Callable[[], Awaitable[Any]]
 AsgiApp: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
 Table: TypeAlias = Mapping[str, Policy]
 """The policy of each tool, prompt or resource."""
 
 _SESSION_ID: Final = b"mcp-session-id"
+# The server gets another body than the client has sent, and nothing compresses a listing that the gate has to read.
+_NOT_PASSED_ON: Final = (b"content-length", b"transfer-encoding", b"accept-encoding")
+_REPLACED: Final = (b"content-length", b"cache-control")
 
 _LISTS: Final = frozenset(
     {"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
@@ -72,11 +90,22 @@ _LISTED: Final = {
 }
 """What a listing has, and by which member an entry is found in the tables."""
 
+_NAMED: Final = {
+    "tools/call": ("tools", "name"),
+    "prompts/get": ("prompts", "name"),
+    "resources/read": ("resources", "uri"),
+    "resources/subscribe": ("resources", "uri"),
+    "resources/unsubscribe": ("resources", "uri"),
+    "ref/prompt": ("prompts", "name"),
+    "ref/resource": ("resourceTemplates", "uri"),
+}
+"""What a method, or the reference of a completion, is about, and the parameter that names it."""
+
 # They reach nothing that has a policy. Notifications do not either.
 _OPEN: Final = _LISTS | {"initialize", "ping", "logging/setLevel", "server/discover"}
 
-# A request that is answered within this many seconds is not watched: a watch reads the store again.
-_UNWATCHED: Final = 0.75
+# What guards everything of a kind that has no table, and every method that the gate does not know.
+_REQUIRE: Final = require()
 
 # Numbers that JSON-RPC leaves to the server, and that of unknown names in MCP.
 _REFUSED: Final = -32010
@@ -85,6 +114,7 @@ _INVALID_PARAMS: Final = -32602
 _EXPRESSION: Final = re.compile(r"(\{[^}]*\})")
 # A server's parser of URIs drops or rewrites these, so that another resource would be read than the gate has looked up.
 _AMBIGUOUS_URI: Final = re.compile(r"[^!-~]|\\")
+_DOT_SEGMENT: Final = re.compile(r"(?<![^/\\?#])\.\.?(?![^/\\?#])")
 
 
 class _NotServed(NotFound):
@@ -206,9 +236,8 @@ class _Gate(Generic[UserT]):
         self._patterns = [
             (_pattern(uri), policy) for uri, policy in (tables["resources"] or {}).items()
         ]
-        rows = [policy for table in tables.values() for policy in (table or {}).values()]
-        scopes = sorted(frozenset[str]().union(*(policy.permissions for policy in rows)))
-        self._scopes = {"scope": " ".join(scopes)} if scopes else {}
+        policies = [policy for table in tables.values() for policy in (table or {}).values()]
+        self._scopes = sorted(frozenset[str]().union(*(each.permissions for each in policies)))
         url = urlsplit(resource)
         # RFC 9728, section 3.1.
         self._metadata_path = f"/.well-known/oauth-protected-resource{url.path.rstrip('/')}"
@@ -216,12 +245,12 @@ class _Gate(Generic[UserT]):
         metadata = {
             "resource": resource,
             "authorization_servers": authorization_servers,
-            "scopes_supported": scopes,
+            "scopes_supported": self._scopes,
             "bearer_methods_supported": ["header"],
         }
         # RFC 9728, section 3.2: what has no values is left out.
-        body = to_json({name: value for name, value in metadata.items() if value})
-        self._metadata = Answer(200, (("content-type", JSON_TYPE),), body)
+        given = {name: value for name, value in metadata.items() if value}
+        self._metadata = json_answer(200, given)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve a request, or the server's lifespan with the authenticator's in it."""
@@ -229,8 +258,8 @@ class _Gate(Generic[UserT]):
             await self._live(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif scope["method"] == "GET" and _path(scope) == self._metadata_path:
-            await _answer(send, self._metadata)
+        elif scope["method"] == "GET" and client_path(scope) == self._metadata_path:
+            await send_answer(send, self._metadata)
         else:
             await self._serve(scope, receive, send)
 
@@ -252,85 +281,76 @@ class _Gate(Generic[UserT]):
 
     async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
         message: dict[str, Any] = {}
-        needed: list[_Needed] = []
+        last: Any = None
+
+        async def pass_on(part: Any) -> None:
+            nonlocal last
+            if part["type"] == "http.response.start":
+                part = _with_session(part, lambda value: self._sealed(value, principal))
+            last = part
+            await send(part)
+
         try:
             principal = await self._auth.admit(_Request(scope), AUTHENTICATED)
-            inner = self._in_session(scope, principal)
-            if scope["method"] == "POST":
-                message, body = await self._read(receive)
-                receive = _replay(body, receive)
-                length = str(len(body)).encode()
-                inner["headers"] = [
-                    *_without(inner, b"content-length", b"transfer-encoding"),
-                    (b"content-length", length),
-                ]
-                needed = self._needed(message)
-                for policy, arguments in needed:
-                    self._auth.authenticator.authorize(principal, policy, arguments)
+            async with watch_verified(self._auth.authenticator, principal):
+                inner = _with_session(
+                    scope, lambda value: self._unsealed(value, principal), *_NOT_PASSED_ON
+                )
+                if scope["method"] == "POST":
+                    message = await self._read(receive)
+                    receive = _replay(to_json(message), receive)
+                    self._authorize_message(principal, message)
+                if message.get("method") in _LISTS:
+                    await self._list(inner, receive, pass_on, principal)
+                else:
+                    await self._server(inner, receive, pass_on)
         except Problem as problem:
             problem.__traceback__ = None
-            await _answer(send, self._refusal(problem, message.get("id")))
-            return
-        is_listing = message.get("method") in _LISTS
-        if is_listing:
-            inner["headers"] = _without(inner, b"accept-encoding")
-        response = _Response(self, send, principal, is_listing=is_listing)
-        # Of several policies the watch holds the permissions alone.
-        kept = needed[0][0] if len(needed) == 1 else None if needed else AUTHENTICATED
-        serving = self._server(inner, receive, response.send)
-        refusal = await self._watched(principal, kept, serving)
-        if refusal is not None:
-            await response.end(self._refusal(refusal, None))
+            if last is None:
+                await send_answer(send, self._refusal(problem, message.get("id")))
+            elif last["type"] == "http.response.start" or last.get("more_body"):
+                await send({"type": "http.response.body", "body": b""})
 
-    async def _watched(
-        self, principal: Principal[UserT], policy: Policy | None, serving: Awaitable[None]
-    ) -> Problem | None:
-        """Serve a request for as long as the principal has access.
+    async def _list(
+        self, scope: Any, receive: Receive, send: Send, principal: Principal[UserT]
+    ) -> None:
+        """Serve a listing, in JSON or as an event stream, without what the caller may not use."""
+        sent: list[Any] = []
 
-        Returns:
-            The reason why access has ended; None if the request ended first.
-        """
-        loop = asyncio.get_running_loop()
-        limit = asyncio.timeout(None)
-        watching: list[asyncio.Task[None]] = []
-        refusals: list[Problem] = []
+        async def keep(part: Any) -> None:
+            sent.append(part)
 
-        async def watch() -> None:
-            refusals.append(await self._auth.watch(principal, policy).wait())
-            limit.reschedule(loop.time())
+        await self._server(scope, receive, keep)
+        start, *parts = sent
+        body = b"".join(part.get("body", b"") for part in parts)
+        if b"".join(values(start, b"content-type")).startswith(b"text/event-stream"):
+            # No other field of an event is passed on: with an id the client could resume the stream, and so get the listing
+            # as the server keeps it.
+            lines = [line[5:] for line in body.splitlines() if line.startswith(b"data:")]
+            listings = [self._narrowed(line, principal) for line in lines]
+            body = b"".join(b"data: " + listing + b"\n\n" for listing in listings if listing)
+        else:
+            body = self._narrowed(body, principal)
+        headers = [
+            *((name, value) for name, value in start["headers"] if name.lower() not in _REPLACED),
+            (b"content-length", str(len(body)).encode()),
+            (b"cache-control", b"no-store"),
+        ]
+        await send({**start, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-        timer = loop.call_later(_UNWATCHED, lambda: watching.append(loop.create_task(watch())))
-        try:
-            async with limit:
-                try:
-                    await serving
-                finally:
-                    timer.cancel()
-                    for task in watching:
-                        task.cancel()
-        except TimeoutError:
-            if not refusals:
-                raise
-        return refusals[0] if refusals else None
-
-    def _in_session(self, scope: Any, principal: Principal[UserT]) -> dict[str, Any]:
-        """The scope as the server gets it: with its own id of the session, if the session belongs to the caller.
+    def _unsealed(self, value: bytes, principal: Principal[UserT]) -> bytes:
+        """The server's own id of a session.
 
         Raises:
             NotFound: The session belongs to another credential, or to none.
         """
-        headers: list[tuple[bytes, bytes]] = []
-        for name, value in scope["headers"]:
-            if name.lower() == _SESSION_ID:
-                session_id = value.rpartition(b".")[0]
-                if not hmac.compare_digest(self.sealed(session_id, principal), value):
-                    raise _NotServed("There is no such session. Begin a new one.")
-                headers.append((name, session_id))
-            else:
-                headers.append((name, value))
-        return {**scope, "headers": headers}
+        session_id = value.rpartition(b".")[0]
+        if not hmac.compare_digest(self._sealed(session_id, principal), value):
+            raise _NotServed("There is no such session. Begin a new one.")
+        return session_id
 
-    def sealed(self, session_id: bytes, principal: Principal[UserT]) -> bytes:
+    def _sealed(self, session_id: bytes, principal: Principal[UserT]) -> bytes:
         """A session's id as its client gets it: with a signature that holds for one credential alone."""
         holder = (
             principal.kind.value,
@@ -342,130 +362,105 @@ class _Gate(Generic[UserT]):
         text = session_id + repr(holder).encode()
         return session_id + b"." + hmac.digest(self._secret, text, "sha256").hex().encode()
 
-    async def _read(self, receive: Receive) -> tuple[dict[str, Any], bytes]:
-        """The message in the body of a request, and the body for the server: with nothing that a parser could read otherwise.
+    async def _read(self, receive: Receive) -> dict[str, Any]:
+        """The message in the body of a request.
 
         Raises:
             RequestMalformed: It is no message, or several.
             ContentTooLarge: It is too long.
         """
-        body = bytearray()
-        while True:
-            part = await receive()
-            if part["type"] != "http.request":
-                raise broken_body()
-            body += part.get("body", b"")
-            if len(body) > self._max_body:
-                raise ContentTooLarge(self._max_body)
-            if not part.get("more_body"):
-                break
-        try:
-            message: Any = json.loads(body)
-        except (ValueError, RecursionError):
-            message = None
-        method = _member(message, "method")
-        if not isinstance(message, dict) or not isinstance(method, str | None):
+        body = await read_stream(body_chunks(receive), self._max_body, passing=Problem)
+        if len(body) > self._max_body:
+            raise ContentTooLarge(self._max_body)
+        message = _parsed(body)
+        if message is None or not isinstance(message.get("method"), str | None):
             raise RequestMalformed("Send one JSON-RPC message in the body.")
-        return cast("dict[str, Any]", message), to_json(cast("object", message))
+        return message
 
-    def _needed(self, message: Mapping[str, Any]) -> list[_Needed]:
-        """What the caller needs for a message.
+    def _authorize_message(self, principal: Principal[UserT], message: dict[str, Any]) -> None:
+        """Let a message pass, or raise a problem."""
+        method, params = message.get("method"), _object(message.get("params"))
+        if method == "completion/complete":
+            params = _object(params.get("ref"))
+            method = str(params.get("type"))
+        if method is None or method in _OPEN or method.startswith("notifications/"):
+            # None is the client's response to a request of the server.
+            return
+        if method == "subscriptions/listen":
+            # Under whatever name the server takes the list of URIs.
+            for listed in _object(params.get("notifications")).values():
+                for uri in _list(listed):
+                    self._authorize(principal, self._rows("resources", uri))
+        elif method in _NAMED:
+            kind, name = _NAMED[method]
+            rows = self._rows(kind, params.get(name), params.get("arguments"))
+            self._authorize(principal, rows)
+        else:
+            self._authorize(principal, [(_REQUIRE, _Arguments())])
+
+    def _authorize(self, principal: Principal[UserT], rows: Sequence[_Row]) -> None:
+        for policy, arguments in rows:
+            self._auth.authenticator.authorize(principal, policy, arguments)
+
+    def _rows(self, kind: str, name: object, given: object = None) -> list[_Row]:
+        """What guards a tool, a prompt, a resource or a template.
 
         Raises:
-            NotFound: It asks for what no caller can use.
+            NotFound: No policy does, so that no caller can use it.
         """
-        method, params = message.get("method"), message.get("params")
-        arguments: object = None
-        asked: list[tuple[str, object]] = []
-        match method:
-            case "tools/call" | "prompts/get":
-                asked = [(method.partition("/")[0], _member(params, "name"))]
-                arguments = _member(params, "arguments")
-            case "resources/read" | "resources/subscribe" | "resources/unsubscribe":
-                asked = [("resources", _member(params, "uri"))]
-            case "completion/complete":
-                ref = _member(params, "ref")
-                named = [
-                    ("prompts", _member(ref, "name")),
-                    ("resourceTemplates", _member(ref, "uri")),
-                ]
-                asked = [(kind, name) for kind, name in named if name is not None]
-            case "subscriptions/listen":
-                # Under whatever name the server takes the list of URIs.
-                filters = cast("dict[str, Any]", _member(params, "notifications") or {})
-                asked = [
-                    ("resources", uri)
-                    for listed in filters.values()
-                    if isinstance(listed, list)
-                    for uri in cast("list[object]", listed)
-                ]
-            case str() if method not in _OPEN and not method.startswith("notifications/"):
-                return [(require(), _Arguments())]
-            case _:
-                # Also the client's response to a request of the server.
-                return []
-        needed: list[_Needed] = []
-        for kind, name in asked:
-            found = self.needed_for(kind, name, arguments)
-            if not found:
-                raise _NotServed
-            needed += found
-        return needed
-
-    def needed_for(self, kind: str, name: object, given: object = None) -> list[_Needed]:
-        """What the caller needs for a tool, a prompt, a resource or a template; nothing if no caller can use it."""
-        arguments = _Arguments(cast("dict[str, Any]", given) if isinstance(given, dict) else {})
+        arguments = _Arguments(_object(given))
         table = self.tables["resources" if kind == "resourceTemplates" else kind]
         if table is None:
-            return [(require(), arguments)]
+            return [(_REQUIRE, arguments)]
+        rows: list[_Row] = []
         if not isinstance(name, str):
-            return []
+            raise _NotServed
         if kind != "resources":
-            policy = table.get(name)
-            return [] if policy is None else [(policy, arguments)]
-        plain = unquote(name)
-        segments = re.split(r"[/\\?#]", plain)
-        if _AMBIGUOUS_URI.search(name) or "." in segments or ".." in segments:
-            return []
-        return [
-            # Of a resource the URI alone says what it is about, whatever else the client sends.
-            (policy, _Arguments(found.groupdict()))
-            for pattern, policy in self._patterns
-            if (found := pattern.fullmatch(plain) or pattern.fullmatch(name)) is not None
-        ]
+            rows = [(table[name], arguments)] if name in table else []
+        elif not (_AMBIGUOUS_URI.search(name) or _DOT_SEGMENT.search(plain := unquote(name))):
+            rows = [
+                # Of a resource the URI alone says what it is about, whatever else the client sends.
+                (policy, _Arguments(found.groupdict()))
+                for pattern, policy in self._patterns
+                if (found := pattern.fullmatch(plain) or pattern.fullmatch(name)) is not None
+            ]
+        if not rows:
+            raise _NotServed
+        return rows
 
-    def narrow(self, payload: bytes, principal: Principal[UserT]) -> bytes:
+    def _narrowed(self, payload: bytes, principal: Principal[UserT]) -> bytes:
         """A listing of the server without what the caller may not use; nothing if it cannot be read."""
-        try:
-            message: Any = json.loads(payload)
-        except (ValueError, RecursionError):
+        message = _parsed(payload)
+        if message is None:
             return b""
-        result: Any = _member(message, "result") or {}
-        for kind, key in _LISTED.items():
-            if isinstance(items := _member(result, kind), list):
-                result[kind] = [
-                    each
-                    for each in cast("list[object]", items)
-                    if self._may(principal, kind, _member(each, key))
-                ]
-        if "cacheScope" in result:
-            # Otherwise a cache may show it to another credential.
-            result["cacheScope"] = "private"
-        return to_json(message)
+        result = _object(message.get("result"))
+        narrowed = {
+            kind: [
+                each
+                for each in _list(result[kind])
+                if self._may_use(principal, kind, _object(each).get(key))
+            ]
+            for kind, key in _LISTED.items()
+            if kind in result
+        }
+        # Otherwise a cache may show it to another credential.
+        private = {"cacheScope": "private"} if "cacheScope" in result else {}
+        changed = result | narrowed | private
+        return payload if changed == result else to_json({**message, "result": changed})
 
-    def _may(self, principal: Principal[UserT], kind: str, name: object) -> bool:
-        needed = self.needed_for(kind, name)
+    def _may_use(self, principal: Principal[UserT], kind: str, name: object) -> bool:
         try:
-            for policy, arguments in needed:
+            rows = self._rows(kind, name)
+            if kind != "resources":
                 # Which resource a call is about, only its arguments tell.
-                listed = policy if kind == "resources" else lasting(policy)
-                self._auth.authenticator.authorize(principal, listed, arguments)
+                rows = [(lasting(policy), arguments) for policy, arguments in rows]
+            self._authorize(principal, rows)
         except LoginTooOld:
             # A new login is enough, and the refusal asks for one.
             return True
         except Problem:
             return False
-        return bool(needed)
+        return True
 
     def _refusal(self, problem: Problem, message_id: object) -> Answer:
         """The answer of a problem.
@@ -475,92 +470,24 @@ class _Gate(Generic[UserT]):
         session at a status of 403.
         """
         answer = self._renderer.answer(problem)
-        if (
-            isinstance(problem, Forbidden | InteractiveRequired | NotFound)
-            and message_id is not None
-        ):
+        refuses_call = isinstance(problem, Forbidden | InteractiveRequired | NotFound)
+        challenge = problem.challenge()
+        if refuses_call and message_id is not None:
             error = {
                 "code": _INVALID_PARAMS if isinstance(problem, NotFound) else _REFUSED,
                 "message": problem.detail,
                 "data": json.loads(answer.body),
             }
             body = to_json({"jsonrpc": "2.0", "id": message_id, "error": error})
-            return Answer(200, answer.with_headers([("content-type", JSON_TYPE)]).headers, body)
-        challenge = problem.challenge()
-        if challenge is None or problem.status not in {401, 403}:
-            return answer
-        more = self._scopes if problem.status == 401 else {}
-        parameters = {**more, **challenge, "resource_metadata": self._metadata_url}
-        value = bearer_challenge(self._auth.authenticator.realm, parameters)
-        return answer.with_headers([("www-authenticate", value)])
-
-
-class _Response:
-    """What the server responds with, as the client gets it: with the signed id of its session, and narrowed listings."""
-
-    def __init__(
-        self, gate: _Gate[Any], send: Send, principal: Principal[Any], *, is_listing: bool
-    ) -> None:
-        self._gate = gate
-        self._send = send
-        self._principal = principal
-        self._is_listing = is_listing
-        # The start of a listing, and what there is of its body.
-        self._start: Any = None
-        self._body = b""
-        self._begun = self._complete = False
-
-    async def send(self, message: Any) -> None:
-        """Take a message of the server, and send what becomes of it."""
-        is_last = not message.get("more_body")
-        if message["type"] == "http.response.start":
-            headers = [
-                (name, self._gate.sealed(value, self._principal))
-                if name.lower() == _SESSION_ID
-                else (name, value)
-                for name, value in message["headers"]
-            ]
-            message = {**message, "headers": headers}
-            if self._is_listing:
-                self._start = message
-                return
-        elif self._start is not None:
-            self._body += message.get("body", b"")
-            if not is_last:
-                return
-            body = self._narrowed()
-            headers = [
-                *_without(self._start, b"content-length", b"cache-control"),
-                (b"content-length", str(len(body)).encode()),
-                (b"cache-control", b"no-store"),
-            ]
-            await self._send({**self._start, "headers": headers})
-            message = {**message, "body": body}
-        self._begun = True
-        self._complete = message["type"] == "http.response.body" and is_last
-        await self._send(message)
-
-    async def end(self, answer: Answer) -> None:
-        """End the stream, or refuse the request if no response has begun."""
-        if not self._begun:
-            await _answer(self._send, answer)
-        elif not self._complete:
-            await self._send({"type": "http.response.body", "body": b""})
-
-    def _narrowed(self) -> bytes:
-        """The listing, in JSON or in an event stream."""
-        media_type = b"".join(values(self._start, b"content-type"))
-        if not media_type.startswith(b"text/event-stream"):
-            return self._gate.narrow(self._body, self._principal)
-        lines: list[bytes] = []
-        for line in self._body.splitlines():
-            name, _, value = line.partition(b":")
-            if name == b"data":
-                lines.append(b"data: " + self._gate.narrow(value, self._principal))
-            elif name != b"id":
-                # Without an id the client cannot resume the stream, and so get the listing as the server keeps it.
-                lines.append(line)
-        return b"\n".join([*lines, b""])
+            answer = Answer(200, answer.with_headers([("content-type", JSON_TYPE)]).headers, body)
+        elif challenge is not None:
+            scope = (
+                {"scope": " ".join(self._scopes)} if self._scopes and problem.status == 401 else {}
+            )
+            parameters = {**scope, **challenge, "resource_metadata": self._metadata_url}
+            value = bearer_challenge(self._renderer.realm, parameters)
+            answer = answer.with_headers([("www-authenticate", value)])
+        return answer
 
 
 class _Arguments(dict[str, Any]):
@@ -570,13 +497,27 @@ class _Arguments(dict[str, Any]):
         return ""
 
 
-_Needed: TypeAlias = tuple[Policy, _Arguments]
+_Row: TypeAlias = tuple[Policy, _Arguments]
 """A policy, and what fills its `resource`."""
 
 
-def _member(value: object, name: str) -> Any:
-    """A member of an object in JSON; None if it is not there, or this is no object."""
-    return cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """A message; None if it is none."""
+    try:
+        message: object = json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", message) if isinstance(message, dict) else None
+
+
+def _object(value: object) -> dict[str, Any]:
+    """An object in JSON; an empty one in place of anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    """A list in JSON; an empty one in place of anything else."""
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _pattern(template: str) -> re.Pattern[str]:
@@ -601,29 +542,20 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _without(message: Any, *names: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers of a scope or a message, but for those of these names."""
-    return [(key, value) for key, value in message["headers"] if key.lower() not in names]
-
-
-def _path(scope: Any) -> str:
-    """The path as the client has it. Some servers put the root path into `path`, others do not."""
-    root: str = scope.get("root_path", "").rstrip("/")
-    path: str = scope["path"]
-    return path if path.startswith(f"{root}/") else root + path
-
-
-async def _answer(send: Send, answer: Answer) -> None:
-    headers = [*answer.headers, ("content-length", str(len(answer.body)))]
-    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": answer.body})
+def _with_session(message: Any, change: Callable[[bytes], bytes], *dropped: bytes) -> Any:
+    """A scope or a response with another id of the session, and without the headers of these names."""
+    headers = [
+        (name, change(value) if lower == _SESSION_ID else value)
+        for name, value in message["headers"]
+        if (lower := name.lower()) not in dropped
+    ]
+    return {**message, "headers": headers}
 
 
 def _read_gate(gate: _Gate[Any], prefix: str) -> Iterator[AuditedRoute]:
     """The rows of its tables, for the route audit."""
     for kind, table in gate.tables.items():
-        rows = {"*": require()} if table is None else table
+        rows = {"*": _REQUIRE} if table is None else table
         for name, policy in rows.items():
             yield AuditedRoute(f"{prefix}/{kind}/{name}", ("POST",), "route", name, (policy,))
 
