@@ -41,7 +41,7 @@ def test_all_scripts_and_styles_together_are_light() -> None:
     [
         ("dom.js", "text/javascript; charset=utf-8"),
         ("pages/keys.js", "text/javascript; charset=utf-8"),
-        ("style/1-tokens.css", "text/css; charset=utf-8"),
+        ("style.css", "text/css; charset=utf-8"),
         ("icon.svg", "image/svg+xml"),
     ],
 )
@@ -63,7 +63,7 @@ def test_an_older_address_gives_the_present_file_and_is_not_kept(client: TestCli
 
 @pytest.mark.parametrize(
     "path",
-    ["", "nothing.js", "style", "%2e%2e/pages.py", "/etc/passwd"],
+    ["", "nothing.js", "keys", "%2e%2e/pages.py", "/etc/passwd"],
 )
 def test_nothing_but_the_files_is_served(client: TestClient, path: str) -> None:
     assert client.get(f"/static/x/{path}").status_code == 404

@@ -26,7 +26,6 @@ class Assets:
     Attributes:
         route: The path pattern for :meth:`serve`.
         modules: The scripts that pages share; a page preloads them so that the browser fetches them all at once.
-        stylesheets: Those of every page, in the order in which they apply.
     """
 
     def __init__(self, folder: Path, base: str) -> None:
@@ -41,7 +40,6 @@ class Assets:
         self._base = base
         self.route = f"{base}/{{version}}/{{path:path}}"
         self.modules = [path for path in paths if path.endswith(".js") and "/" not in path]
-        self.stylesheets = [path for path in paths if path.startswith("style/")]
 
     def url(self, path: str) -> str:
         """The URL path of a file, by its path in the folder."""
