@@ -1,7 +1,7 @@
 // Modal dialogs that give the focus back to where it was.
 
 import { $, focusOn, h } from "./dom.js";
-import { clearProblem, showProblem } from "./forms.js";
+import { checkFields, clearProblem, showProblem } from "./forms.js";
 
 /** Open a dialog; the promise ends when it is closed, however that happens. */
 export function open(dialog) {
@@ -21,7 +21,7 @@ document.addEventListener("click", ({ target }) => {
   if (target.closest("[data-close]")) target.closest("dialog").close();
 });
 
-/** Let a form do `act` when it is sent: one at a time, with its problems shown in it. */
+/** Let a form do `act` when it is sent and its fields are valid: one at a time, with its problems shown in it. */
 export function onSubmit(form, act) {
   const submit = $("[type=submit]", form);
   form.addEventListener("submit", async (event) => {
@@ -30,6 +30,7 @@ export function onSubmit(form, act) {
     submit.ariaDisabled = "true";
     clearProblem(form);
     try {
+      checkFields(form);
       await act();
     } catch (problem) {
       showProblem(form, problem);

@@ -27,12 +27,16 @@ export const icon = (name) => drawn("svg", { class: "icon", "aria-hidden": "true
 
 export const quiet = (...children) => h("span", { class: "quiet" }, ...children);
 
+/** A number of things in words. */
+export const counted = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
+
 /** A state in words, with a dot of its colour. */
 export const stateWords = (state) => (state.charAt(0).toUpperCase() + state.slice(1)).replace("_", " ");
 export const badge = (state) => h("span", { class: `badge ${state}` }, stateWords(state));
 
 /** What a row is called; the focus goes there when its buttons are gone. */
 export const rowTitle = (id, text, title) => h("span", { class: "title", title, tabindex: -1, "data-focus": `row:${id}` }, text);
+export const rowLink = (id, href, text) => h("a", { class: "title", href, "data-focus": `row:${id}` }, text);
 export const tags = (texts) => h("span", { class: "tags" }, texts.map((text) => h("span", { class: "tag" }, text)));
 
 /** Fill in what the template left open: `data-of` is a path into `values`, and `show` makes a node of what is there. */
@@ -41,6 +45,14 @@ export function fill(root, values, show) {
     const value = place.dataset.of.split(".").reduce((at, step) => at[step], values);
     place.replaceChildren(show?.[place.dataset.of]?.(value) ?? value);
   }
+}
+
+/** Say why the one thing that a page is about cannot be shown; `kind` stands in for its name. */
+export function cannotShow(kind, problem) {
+  $("#name").textContent = kind;
+  $("#problem").prepend(problem.message);
+  $("#problem").hidden = false;
+  $("#known").hidden = true;
 }
 
 /** A small button; `focus` names it, so that the focus finds it again when its list is drawn anew. */

@@ -10,18 +10,25 @@ for (const event of ["pointerdown", "keydown", "wheel", "focus"]) {
   addEventListener(event, () => { lastUse = Date.now(); }, { passive: true, capture: true });
 }
 
-/** Returns a function that schedules `look()` in `rest()` ms, as long as the page is visible and in use: the requests of
- *  an idle page would keep its session from ending. */
+/** Returns a function that does `look()`, and does it again `rest()` ms later as long as the page is visible and in use: the
+ *  requests of an idle page would keep its session from ending. */
 export function poll(look, rest) {
   let timer;
+  const now = async () => {
+    try {
+      await look();
+    } finally {
+      again();
+    }
+  };
   const again = () => {
     clearTimeout(timer);
     timer = setTimeout(turn, rest());
   };
   // What is shown stays as it was; the next look may find the service again.
-  const turn = () => (document.hidden || Date.now() - lastUse > AWAY_MS ? again() : look().catch(() => {}));
+  const turn = () => (document.hidden || Date.now() - lastUse > AWAY_MS ? again() : now().catch(() => {}));
   document.addEventListener("visibilitychange", turn);
-  return again;
+  return now;
 }
 
 /** Let a form say what a list shows, with the choice kept in the address; `changed()` follows each change of it.
@@ -45,7 +52,7 @@ export function filtering(form, changed) {
 }
 
 /** A query in which a list names its parameter several times. */
-const inQuery = (values) => new URLSearchParams(Object.entries(values).flatMap(([name, value]) => [value].flat().map((one) => [name, one])));
+export const inQuery = (values) => new URLSearchParams(Object.entries(values).flatMap(([name, value]) => [value].flat().map((one) => [name, one])));
 
 export class LiveList {
   items = [];
@@ -55,40 +62,35 @@ export class LiveList {
   #pages = 1;
   #turn = 0;
   #shown;
-  #again;
 
   /** `limit` is null where the service answers all at once, and `counts` says whether it can count.
    *  `draw(items before)` shows `items`, `busy()` says that they will change soon, `rest` is how long they keep else,
    *  and `query()` says which ones are wanted. */
   constructor(path, { limit = 50, counts = true, draw, busy = () => false, rest = 5000, query = () => ({}) }) {
     Object.assign(this, { path, limit, counts, draw, busy, query });
-    this.#again = poll(() => this.refresh(), () => (this.busy() ? BUSY_MS : rest));
+    /** Read everything anew that was read before, and show it. */
+    this.refresh = poll(() => this.#read(), () => (this.busy() ? BUSY_MS : rest));
     $("#more").addEventListener("click", pressed(() => {
       this.#pages += 1;
       return this.refresh();
     }));
   }
 
-  /** Read everything anew that was read before, and show it. */
-  async refresh() {
+  async #read() {
     this.#turn += 1;
     const turn = this.#turn;
-    try {
-      const items = [];
-      const query = { ...(this.limit && { limit: this.limit }), ...this.query() };
-      let cursor, counted;
-      for (let page = 0; page < this.#pages && cursor !== null; page += 1) {
-        const { items: more, next_cursor: next, ...rest } = await api(`${this.path}?${inQuery({ ...query, ...(cursor ? { cursor } : this.counts && { count: true }) })}`);
-        items.push(...more);
-        counted ??= rest;
-        cursor = next;
-      }
-      await released();
-      // A later request has newer items.
-      if (turn === this.#turn) this.#show(items, cursor !== null, counted);
-    } finally {
-      this.#again();
+    const items = [];
+    const query = { ...(this.limit && { limit: this.limit }), ...this.query() };
+    let cursor, counted;
+    for (let page = 0; page < this.#pages && cursor !== null; page += 1) {
+      const { items: more, next_cursor: next, ...rest } = await api(`${this.path}?${inQuery({ ...query, ...(cursor ? { cursor } : this.counts && { count: true }) })}`);
+      items.push(...more);
+      counted ??= rest;
+      cursor = next;
     }
+    await released();
+    // A later request has newer items.
+    if (turn === this.#turn) this.#show(items, cursor !== null, counted);
   }
 
   /** The first time, or when something else is wanted: without an answer there is nothing to show but the problem.

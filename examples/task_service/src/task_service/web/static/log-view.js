@@ -1,7 +1,7 @@
 // A run's output as numbered lines. Text becomes text nodes; colours (ANSI, ECMA-48 SGR) become classes.
 
 import { api } from "./api.js";
-import { $, h, pressed, say } from "./dom.js";
+import { $, counted, h, pressed, say } from "./dom.js";
 
 const view = $("#log");
 const tools = $("#log-tools").elements;
@@ -133,7 +133,7 @@ function find() {
   for (const one of view.querySelectorAll(".line")) mark(one);
   const number = view.querySelectorAll(".found").length;
   const isAll = $("#log-earlier").hidden && $("#log-later").hidden;
-  $("#log-found").textContent = wanted && `${number === 1 ? "1 line" : `${number} lines`}${isAll ? "" : " of those shown"}`;
+  $("#log-found").textContent = wanted && `${counted(number, "line")}${isAll ? "" : " of those shown"}`;
 }
 
 tools.find.addEventListener("input", find);

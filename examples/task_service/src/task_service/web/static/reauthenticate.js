@@ -3,7 +3,6 @@
 import { api, LOGIN, Problem } from "./api.js";
 import { onSubmit, open } from "./dialogs.js";
 import { $ } from "./dom.js";
-import { checkFields } from "./forms.js";
 
 const dialog = $("#reauthenticate");
 const form = $("form", dialog);
@@ -12,7 +11,6 @@ const { password } = form.elements;
 let confirmed, asking;
 
 onSubmit(form, async () => {
-  checkFields(form);
   const body = { password: password.value };
   // Until the browser has the new cookie, what was sent with the old one is refused; it waits for this lock.
   await navigator.locks.request(LOGIN, () => api("/auth/reauthenticate", { method: "POST", body, again: false }));

@@ -3,7 +3,7 @@
 import { api, Problem } from "./api.js";
 import { $, h, me } from "./dom.js";
 import { onSubmit, open } from "./dialogs.js";
-import { checkFields, restoreDraft } from "./forms.js";
+import { restoreDraft } from "./forms.js";
 import { schemaFields } from "./schema-form.js";
 
 const dialog = $("#task-dialog");
@@ -55,7 +55,6 @@ async function ownerNamed(wanted) {
 }
 
 onSubmit(taskForm, async () => {
-  checkFields(taskForm);
   const body = {
     name: name.value.trim(),
     handler: handler.value,

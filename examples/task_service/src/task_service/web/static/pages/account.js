@@ -1,7 +1,6 @@
 import { api, Problem } from "../api.js";
 import { $, button, h, quiet, render, rowTitle, say, table } from "../dom.js";
 import { confirm, onSubmit } from "../dialogs.js";
-import { checkFields } from "../forms.js";
 import { LiveList } from "../list.js";
 import { when } from "../time.js";
 
@@ -55,7 +54,6 @@ const form = $("#password");
 const { current, chosen, repeated } = form?.elements ?? {};
 
 if (form) onSubmit(form, async () => {
-  checkFields(form);
   if (chosen.value !== repeated.value) throw Problem.ofField("repeated", "The passwords do not match.");
   await api("/auth/change-password", { method: "POST", body: { current_password: current.value, new_password: chosen.value } });
   form.reset();

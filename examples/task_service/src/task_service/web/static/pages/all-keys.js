@@ -1,5 +1,5 @@
 import { api } from "../api.js";
-import { $, badge, button, h, pressed, quiet, render, rowTitle, say, table, tags } from "../dom.js";
+import { $, badge, button, counted, h, pressed, quiet, render, rowTitle, say, table, tags } from "../dom.js";
 import { confirm } from "../dialogs.js";
 import { filtering, LiveList } from "../list.js";
 import { expiry } from "../keys/expiry.js";
@@ -71,7 +71,7 @@ function draw() {
 
 function revoke(those) {
   const [one] = those;
-  const what = those.length === 1 ? one.name : `${those.length} keys`;
+  const what = those.length === 1 ? one.name : counted(those.length, "key");
   confirm({
     title: `Revoke ${what}?`,
     text: [

@@ -1,7 +1,7 @@
 import { api, beforeLogin } from "../api.js";
 import { $, say } from "../dom.js";
 import { onSubmit } from "../dialogs.js";
-import { checkFields, restoreDraft, showProblem } from "../forms.js";
+import { restoreDraft, showProblem } from "../forms.js";
 
 const form = $("#config");
 let config;
@@ -32,7 +32,6 @@ addEventListener("beforeunload", warnBeforeLeaving);
 beforeLogin.add(() => removeEventListener("beforeunload", warnBeforeLeaving));
 
 onSubmit(form, async () => {
-  checkFields(form);
   const changed = changes();
   if (!changed.length) return say("Nothing was changed.");
   fill(await api("/admin/config", { method: "PATCH", body: Object.fromEntries(changed) }));

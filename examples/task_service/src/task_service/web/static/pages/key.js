@@ -1,8 +1,7 @@
 import { api } from "../api.js";
 import { barChart } from "../bar-chart.js";
-import { $, badge, fill, h, quiet, render, say, table, tags } from "../dom.js";
+import { $, badge, cannotShow, fill, h, quiet, render, say, table, tags } from "../dom.js";
 import { onSubmit, open } from "../dialogs.js";
-import { checkFields } from "../forms.js";
 import { afterChange, remove, revoke, rotate } from "../keys/actions.js";
 import { expiry } from "../keys/expiry.js";
 import { acting, isAnyones, keyPage, keysPath, listPage } from "../keys/owner.js";
@@ -25,8 +24,8 @@ const SHOWN = {
   status: (status) => badge(status === "active" && key.owner_disabled ? "owner_disabled" : status),
   labels: (labels) => (labels.length ? tags(labels) : quiet("None")),
   networks: (networks) => (networks ? tags(networks) : "Everywhere"),
-  created_at: (at) => when(at),
-  last_used_at: (at) => when(at),
+  created_at: when,
+  last_used_at: when,
   expires_at: () => expiry(key),
   owner_name: (name) => name ?? key.owner_id,
 };
@@ -108,17 +107,11 @@ const trail = new LiveList(isAnyones ? "/admin/audit" : `/keys${id}/audit`, {
   },
 });
 
-async function look() {
-  try {
-    [key, activity] = await Promise.all([api(keysPath(id)), api(keysPath(`${id}/activity`, { days: DAYS }))]);
-    draw();
-    drawRequests();
-  } finally {
-    again();
-  }
-}
-
-const again = poll(look, () => REST_MS);
+const look = poll(async () => {
+  [key, activity] = await Promise.all([api(keysPath(id)), api(keysPath(`${id}/activity`, { days: DAYS }))]);
+  draw();
+  drawRequests();
+}, () => REST_MS);
 
 afterChange(async (_, what) => {
   if (what === "deleted") location.assign(listPage);
@@ -138,7 +131,6 @@ function edit() {
 }
 
 onSubmit(form, async () => {
-  checkFields(form);
   const places = listed(networks);
   const body = {
     name: name.value.trim(),
@@ -160,9 +152,6 @@ try {
   await look();
   await trail.begin();
 } catch (problem) {
-  $("#name").textContent = "API key";
-  $("#problem").prepend(problem.message);
-  $("#problem").hidden = false;
-  $("#known").hidden = true;
+  cannotShow("API key", problem);
 }
 page.ariaBusy = null;

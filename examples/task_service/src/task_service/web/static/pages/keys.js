@@ -1,7 +1,7 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, focusOn, h, icon, quiet, render, say, table, tags } from "../dom.js";
+import { $, badge, button, counted, focusOn, h, icon, quiet, render, say, table, tags } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
-import { checkFields, hasDraft, restoreDraft } from "../forms.js";
+import { hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
 import { afterChange, cancelRuns, remove, reveal, revoke, rotate } from "../keys/actions.js";
 import { expiry } from "../keys/expiry.js";
@@ -66,7 +66,7 @@ function ending() {
     filter.elements.sort.value = "expires";
     filter.requestSubmit();
   };
-  return expiring > 0 && h("p", { class: "ending" }, icon("warn"), `${counted(expiring)} ${expiring === 1 ? "expires" : "expire"} within 7 days. `,
+  return expiring > 0 && h("p", { class: "ending" }, icon("warn"), `${counted(expiring, "key")} ${expiring === 1 ? "expires" : "expire"} within 7 days. `,
     !(status === "active" && sort === "expires") && button("Show first", "ending", first, { class: "link" }));
 }
 
@@ -117,7 +117,6 @@ function create(like = null) {
 }
 
 onSubmit(form, async () => {
-  checkFields(form);
   const ticked = scopes.filter(({ checked }) => checked).map(({ value }) => value);
   // A preset is written as its scopes.
   const chosen = reach.value === "all" ? null : reach.value === "some" ? ticked : reach.value.split(" ");
@@ -155,10 +154,8 @@ const select = (key) => {
 
 function drawBulk() {
   bulk.hidden = !selected.size;
-  $("span", bulk).textContent = `${counted(selected.size)} selected`;
+  $("span", bulk).textContent = `${counted(selected.size, "key")} selected`;
 }
-
-const counted = (number) => (number === 1 ? "1 key" : `${number} keys`);
 
 /** Revoke these keys, a few at a time; returns the problems. */
 async function revokeAll(chosenKeys, body) {
@@ -186,7 +183,7 @@ $("#bulk-none").addEventListener("click", () => {
 $("#bulk-revoke").addEventListener("click", () => {
   const chosenKeys = keys.items.filter(({ id }) => selected.has(id));
   const [box, choice] = cancelRuns("their");
-  const all = counted(chosenKeys.length);
+  const all = counted(chosenKeys.length, "key");
   confirm({
     title: `Revoke ${all}?`,
     text: [
@@ -198,7 +195,7 @@ $("#bulk-revoke").addEventListener("click", () => {
     async act() {
       const problems = await revokeAll(chosenKeys, { cancel_runs: box.checked });
       await keys.refresh();
-      if (problems.length) throw new Problem(0, { detail: `${counted(chosenKeys.length - problems.length)} revoked, and ${problems.length} not. ${problems.join(" ")}` });
+      if (problems.length) throw new Problem(0, { detail: `${counted(chosenKeys.length - problems.length, "key")} revoked, and ${problems.length} not. ${problems.join(" ")}` });
       say(`${all} revoked.`);
     },
   });

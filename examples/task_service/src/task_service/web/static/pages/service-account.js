@@ -1,12 +1,10 @@
 import { api } from "../api.js";
-import { $, badge, fill, pressed, say } from "../dom.js";
+import { $, badge, cannotShow, fill, pressed, say } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
-import { checkFields } from "../forms.js";
 import { poll } from "../list.js";
 import { when } from "../time.js";
 
 const LIST = "/admin/service-accounts";
-const REST_MS = 30_000;
 const page = $("#account");
 const path = `${LIST}/${encodeURIComponent(page.dataset.accountId)}`;
 let account;
@@ -14,8 +12,8 @@ let isListed = false;
 
 const SHOWN = {
   disabled: (disabled) => badge(disabled ? "disabled" : "active"),
-  last_used_at: (at) => when(at),
-  created_at: (at) => when(at),
+  last_used_at: when,
+  created_at: when,
 };
 
 function draw() {
@@ -31,16 +29,10 @@ function draw() {
   $("#actions").classList.remove("waiting");
 }
 
-async function look() {
-  try {
-    account = await api(path);
-    draw();
-  } finally {
-    again();
-  }
-}
-
-const again = poll(look, () => REST_MS);
+const look = poll(async () => {
+  account = await api(path);
+  draw();
+}, () => 30_000);
 
 /** Change the account; `said` is the message of success. */
 async function change(body, said) {
@@ -59,7 +51,6 @@ $("#edit").addEventListener("click", () => {
 });
 
 onSubmit(form, async () => {
-  checkFields(form);
   await change({ description: form.elements.description.value.trim() || null }, "Saved.");
   dialog.close();
 });
@@ -91,9 +82,6 @@ try {
   isListed = true;
   draw();
 } catch (problem) {
-  $("#name").textContent = "Service account";
-  $("#problem").prepend(problem.message);
-  $("#problem").hidden = false;
-  $("#known").hidden = true;
+  cannotShow("Service account", problem);
 }
 page.ariaBusy = null;

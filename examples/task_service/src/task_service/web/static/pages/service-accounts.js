@@ -1,7 +1,7 @@
 import { api } from "../api.js";
 import { $, badge, button, h, render, say, table } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
-import { checkFields, hasDraft, restoreDraft } from "../forms.js";
+import { hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
 import { when } from "../time.js";
 
@@ -55,7 +55,6 @@ function create() {
 }
 
 onSubmit(form, async () => {
-  checkFields(form);
   const { name, description } = form.elements;
   const body = { name: name.value.trim(), description: description.value.trim() || null };
   const { id } = await api(PATH, { method: "POST", body });

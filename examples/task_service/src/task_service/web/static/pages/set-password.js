@@ -3,7 +3,6 @@
 import { api, Problem } from "../api.js";
 import { $ } from "../dom.js";
 import { onSubmit } from "../dialogs.js";
-import { checkFields } from "../forms.js";
 
 const token = location.hash.slice(1);
 history.replaceState(null, "", location.pathname);
@@ -32,7 +31,6 @@ $("#show").addEventListener("change", ({ target }) => {
 });
 
 onSubmit(form, async () => {
-  checkFields(form);
   if (password.value !== repeated.value) throw Problem.ofField("repeated", "The passwords do not match.");
   await api("/auth/set-password", { method: "POST", body: { token, password: password.value }, loggedIn: false });
   location.replace("/login?reason=password-set");

@@ -7,12 +7,12 @@ const LEASES = [
   ["Run", (lease) => h("a", { class: "title", href: `/tasks/${lease.task_id}?run=${lease.run_id}`, "data-focus": lease.run_id }, h("code", {}, lease.run_id)), "main"],
   ["Worker", ({ worker }) => h("code", { class: "quiet" }, worker), null, true],
   ["Attempt", ({ attempt }) => attempt, null, true],
-  ["Started", (lease) => when(lease.started_at), null, true],
-  ["Lease until", (lease) => when(lease.expires_at), null, true],
+  ["Started", ({ started_at: at }) => when(at), null, true],
+  ["Lease until", ({ expires_at: at }) => when(at), null, true],
 ];
 
 const SHOWN = {
-  "service.started_at": (at) => when(at),
+  "service.started_at": when,
   "service.verification_lease_ms": (ms) => (ms ? `${ms} ms` : "Off"),
   "database.kind": (kind) => ({ sqlite: "SQLite", postgresql: "PostgreSQL" })[kind],
   "database.size_bytes": (size) => `${(size / 2 ** 20).toFixed(1)} MiB`,
@@ -20,18 +20,13 @@ const SHOWN = {
   "queue.oldest_queued_at": (at) => when(at, "None"),
 };
 
-async function look() {
-  try {
-    const now = await api("/admin/system");
-    await released();
-    fill($("#system"), now, SHOWN);
-    $("#list").hidden = !now.leases.length;
-    $("#empty").hidden = now.leases.length > 0;
-    render($("#list"), table("Leases", LEASES, now.leases));
-  } finally {
-    again();
-  }
-}
+const look = poll(async () => {
+  const now = await api("/admin/system");
+  await released();
+  fill($("#system"), now, SHOWN);
+  $("#list").hidden = !now.leases.length;
+  $("#empty").hidden = now.leases.length > 0;
+  render($("#list"), table("Leases", LEASES, now.leases));
+}, () => 5000);
 
-const again = poll(look, () => 5000);
 look().catch((problem) => render($("#list"), h("p", { class: "empty", role: "alert" }, problem.message)));

@@ -1,8 +1,8 @@
 import { api, Problem } from "../api.js";
 import { barChart } from "../bar-chart.js";
-import { $, badge, button, fill, h, icon, me, pressed, quiet, render, say, stateWords } from "../dom.js";
+import { $, badge, button, cannotShow, fill, h, icon, me, pressed, quiet, render, say, stateWords } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
-import { checkFields, hasDraft } from "../forms.js";
+import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
 import { clear, isEmpty, note, noteMissing, write } from "../log-view.js";
 import { followLog, isActive, rerun, startRun } from "../runs.js";
@@ -38,7 +38,7 @@ function drawTask() {
   const { properties } = handlers.find(({ name }) => name === task.handler)?.params_schema ?? {};
   const params = Object.entries(task.params).filter(([, value]) => value !== null && typed(value));
   $("details").hidden = false;
-  fill($("#about"), task, {
+  fill($("#known"), task, {
     timeout_seconds: (seconds) => (seconds ? `${seconds} s` : "Service limit"),
     created_at: when,
     updated_at: when,
@@ -194,7 +194,6 @@ async function change({ id, number }) {
 }
 
 onSubmit(changeForm, async () => {
-  checkFields(changeForm);
   const run = await rerun(changed, fields.read());
   changeDialog.close();
   await started(run);
@@ -233,9 +232,6 @@ try {
   if (await runs.begin()) await readSelected();
   if (hasDraft(taskForm)) edit();
 } catch (problem) {
-  $("#name").textContent = "Task";
-  $("#problem").prepend(problem.message);
-  $("#problem").hidden = false;
-  $("#about").hidden = true;
+  cannotShow("Task", problem);
 }
 page.ariaBusy = null;

@@ -1,7 +1,7 @@
 import { api } from "../api.js";
-import { $, badge, button, h, me, render, rowTitle, say, table, tags } from "../dom.js";
+import { $, badge, button, counted, h, me, render, rowTitle, say, table, tags } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
-import { checkFields, hasDraft, restoreDraft } from "../forms.js";
+import { hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
 import { when } from "../time.js";
 
@@ -39,8 +39,6 @@ function changeRole({ id, username: name, roles }) {
     act: () => change({ id }, "PATCH", "", { roles: [select.value] }, `${name}: ${ROLES[select.value].toLowerCase()} now.`),
   });
 }
-
-const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 
 /** Who can get the tasks of a user: every other enabled user, and the service accounts. */
 async function otherOwners(user) {
@@ -95,8 +93,8 @@ const COLUMNS = [
   ], "main"],
   ["Status", (user) => badge(status(user))],
   ["Roles", ({ roles }) => tags(roles)],
-  ["Created", (user) => when(user.created_at), null, true],
-  ["Last login", (user) => when(user.last_login_at), null, true],
+  ["Created", ({ created_at: at }) => when(at), null, true],
+  ["Last login", ({ last_login_at: at }) => when(at), null, true],
   ["Actions", actions, "row-actions"],
 ];
 
@@ -125,7 +123,6 @@ function create() {
 }
 
 onSubmit(form, async () => {
-  checkFields(form);
   const { username, role } = form.elements;
   const created = await api("/admin/users", { method: "POST", body: { username: username.value.trim(), role: role.value } });
   dialog.close();
