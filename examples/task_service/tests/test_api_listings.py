@@ -52,6 +52,8 @@ async def test_tasks_are_searched_sorted_and_counted(user: Caller, admin: Caller
     assert await _names(user, "/api/tasks", search="_") == ["alpha_2"]
     assert await _names(user, "/api/tasks", search=last["id"]) == ["Delta"]
     assert await _names(user, "/api/tasks", search="%00") == []
+    chosen = f"/api/tasks?id={last['id']}&id=tsk_gone"
+    assert [each["name"] for each in expect(await user.get(chosen), 200)["items"]] == ["Delta"]
     counted = expect(await user.get("/api/tasks?search=alpha&count=true&limit=1"), 200)
     assert (len(counted["items"]), counted["total"]) == (1, 2)
     assert "total" not in expect(await user.get("/api/tasks"), 200)

@@ -27,9 +27,15 @@ async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Lifetime").select_option("custom")
     await dialog.get_by_label("Only these:").check()
+    await dialog.get_by_label("Only these tasks").check()
+    await expect(
+        dialog.get_by_role("group", name="Tasks").get_by_role("checkbox")
+    ).not_to_have_count(0)
+    await dialog.get_by_text("Description, labels and networks").click()
     await dialog.get_by_role("button", name="Create key").click()
     await expect(dialog.get_by_text("Please").first).to_be_visible()
     yield "new key with errors"
+    await dialog.get_by_label("Only these tasks").uncheck()
     await dialog.get_by_label("Name", exact=True).fill("short-lived")
     await dialog.get_by_label("days", exact=True).fill("3")
     await dialog.get_by_role("button", name="Create key").click()

@@ -212,6 +212,98 @@ async def test_a_key_needs_at_least_one_permission(open_page: Open) -> None:
     assert "POST" not in requests
 
 
+async def test_a_key_is_limited_to_the_tasks_that_are_ticked(
+    open_page: Open, live_service: LiveService
+) -> None:
+    live_service.add_user("limiter")
+    page, watch = await open_page(user="limiter")
+    await page.goto("/keys")
+    task: dict[str, object] = {"handler": "command", "params": {"argv": ["echo"]}}
+    ids = {
+        name: (await page.evaluate(SEND, ["/tasks", {"name": name, **task}]))["id"]
+        for name in ("Nightly backup", "Weekly report", "Warm the cache")
+    }
+    await page.get_by_role("button", name="New API Key").click()
+    form = page.get_by_role("dialog", name="New API Key")
+    await form.get_by_label("Name", exact=True).fill("limited")
+    await form.get_by_label("Lifetime").select_option("never")
+    await form.get_by_label("Only these tasks").check()
+    choices = form.get_by_role("group", name="Tasks").get_by_role("checkbox")
+    await expect(choices).to_have_count(3)
+    await form.get_by_role("button", name="Create key").click()
+    await expect(form.locator("#key-resources-error")).to_contain_text("Tick at least one task")
+    # What is ticked stays while another task is searched.
+    await form.get_by_label("Weekly report").check()
+    await form.get_by_label("Search tasks").fill("warm")
+    await expect(choices).to_have_count(2)
+    await form.get_by_label("Warm the cache").check()
+    await form.get_by_label("Search tasks").fill("no such task")
+    await expect(form.get_by_text("No tasks match.")).to_be_visible()
+    await expect(choices).to_have_count(2)
+    await form.get_by_role("button", name="Create key").click()
+    key = await revealed_key(page)
+    await page.get_by_role("button", name="I have saved this key").click()
+    statuses = [live_service.request("GET", f"/api/tasks/{each}", key) for each in ids.values()]
+    assert statuses == [403, 200, 200]
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("Only 2 tasks")
+
+    # Its page leads to its tasks, and says which one is gone.
+    gone = ids["Warm the cache"]
+    await page.evaluate("(id) => fetch(`/api/tasks/${id}`, {method: 'DELETE'})", gone)
+    await page.get_by_role("link", name="limited").click()
+    reached = page.locator("#may li").last
+    await expect(reached).to_contain_text("Only with these tasks")
+    await expect(reached).to_contain_text(f"{gone} (gone)")
+    link = reached.get_by_role("link", name="Weekly report")
+    await expect(link).to_have_attribute("href", f"/tasks/{ids['Weekly report']}")
+
+    # What takes its place is limited to the same tasks.
+    await page.goto("/keys")
+    await page.get_by_role("button", name="Never expires: Replace limited").click()
+    await expect(form.get_by_label("Only these tasks")).to_be_checked()
+    await expect(form.get_by_label("Weekly report")).to_be_checked()
+    await expect(form.get_by_label("Nightly backup")).not_to_be_checked()
+    # The owner deletes that one, too, before the form is sent.
+    await page.evaluate(
+        "(id) => fetch(`/api/tasks/${id}`, {method: 'DELETE'})", ids["Weekly report"]
+    )
+    watch.expected.add(422)
+    await form.get_by_role("button", name="Create key").click()
+    await expect(form.locator("#key-resources-error")).to_contain_text(ids["Weekly report"])
+
+
+async def test_a_new_key_is_described_and_bound_to_networks(
+    open_page: Open, live_service: LiveService
+) -> None:
+    page, watch = await open_page()
+    watch.expected.add(422)
+    await page.goto("/keys")
+    await page.get_by_role("button", name="New API Key").first.click()
+    form = page.get_by_role("dialog", name="New API Key")
+    await form.get_by_label("Name", exact=True).fill("described")
+    await expect(form.get_by_label("Labels")).to_be_hidden()
+    await form.get_by_text("Description, labels and networks").click()
+    await form.get_by_label("Description").fill("Runs the build on ci-3.")
+    await form.get_by_label("Labels").fill("Team")
+    await form.get_by_label("Works from").fill("203.0.113.0/24")
+    # A folded field that is refused is shown.
+    await form.get_by_text("Description, labels and networks").click()
+    await form.get_by_role("button", name="Create key").click()
+    await expect(form.locator("#key-labels-error")).to_contain_text("lower-case")
+    await expect(form.get_by_label("Labels")).to_be_focused()
+    await form.get_by_label("Labels").fill("env:prod team:web")
+    await form.get_by_role("button", name="Create key").click()
+    key = await revealed_key(page)
+    await page.get_by_role("button", name="I have saved this key").click()
+    # The service of this test is asked from its own machine.
+    assert live_service.request("GET", "/api/tasks", key) == 403
+    await page.get_by_role("link", name="described").first.click()
+    known = page.locator("#known")
+    await expect(known).to_contain_text("Runs the build on ci-3.")
+    await expect(known.locator("[data-of=labels] .tag")).to_have_text(["env:prod", "team:web"])
+    await expect(known.locator("[data-of=networks]")).to_have_text("203.0.113.0/24")
+
+
 async def test_a_new_key_is_tried_by_asking_who_it_is(
     open_page: Open, live_service: LiveService
 ) -> None:

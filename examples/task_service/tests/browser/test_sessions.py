@@ -38,6 +38,10 @@ async def test_a_half_filled_form_survives_the_end_of_the_session(open_page: Ope
     await dialog.get_by_label("days", exact=True).fill("12")
     await dialog.get_by_label("Only these:").check()
     await dialog.get_by_label("tasks:run").check()
+    await dialog.get_by_label("Only these tasks").check()
+    await dialog.get_by_label("Say hello").first.check()
+    await dialog.get_by_text("Description, labels and networks").click()
+    await dialog.get_by_label("Labels").fill("env:prod")
     await _end_session(page)
     await dialog.get_by_role("button", name="Create key").click()
     await page.wait_for_url("**/login?next=%2Fkeys&reason=session-ended")
@@ -49,11 +53,15 @@ async def test_a_half_filled_form_survives_the_end_of_the_session(open_page: Ope
     await expect(dialog.get_by_label("days", exact=True)).to_have_value("12")
     await expect(dialog.get_by_label("tasks:run")).to_be_checked()
     await expect(dialog.get_by_label("tasks:write")).not_to_be_checked()
+    await expect(dialog.get_by_label("Say hello").first).to_be_checked()
+    await expect(dialog.get_by_label("Labels")).to_have_value("env:prod")
+    await expect(dialog.get_by_label("Labels")).to_be_visible()
     await dialog.get_by_role("button", name="Create key").click()
     await page.get_by_role("button", name="I have saved this key").click()
     row = page.get_by_role("row").filter(has_text="half-filled")
     await expect(row).to_contain_text("tasks:run")
     await expect(row).to_contain_text("in 12 days")
+    await expect(row).to_contain_text("Only 1 task")
     assert await page.evaluate("sessionStorage.length") == 0
 
 

@@ -4,7 +4,7 @@
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 
 from msk_auth import Principal
@@ -24,7 +24,7 @@ from task_service.tasks.models import (
     TaskQuery,
     TaskSort,
 )
-from task_service.tasks.runs import Runs
+from task_service.tasks.runs import MAX_PAGE, Runs
 from task_service.tasks.tasks import Tasks
 
 from .json_route import IdempotencyKey, JsonRoute, Search, WantedPage
@@ -62,6 +62,7 @@ def tasks_router(
     async def list_tasks(
         principal: Annotated[Principal[User], lister],
         page: WantedPage,
+        task_id: Annotated[list[str] | None, Query(alias="id", max_length=MAX_PAGE)] = None,
         search: Search = None,
         state: RunState | None = None,
         owner: str | None = None,
@@ -70,11 +71,12 @@ def tasks_router(
     ) -> TaskPage:
         """List tasks.
 
-        `search` is a part of a name, or an id; `state` is that of a task's latest run; `owner` is a user's name. With
+        Repeat `id` for several tasks. `search` is a part of a name, or an id; `state` is that of a task's latest run; `owner` is a user's name. With
         `recent_runs` each task includes that many of its newest runs, and with `count` the answer says how many tasks all
         pages have. A cursor belongs to its search, filters and order.
         """
         query = TaskQuery(
+            ids=None if task_id is None else tuple(task_id),
             search=search,
             state=state,
             owner=None if owner is None else normalised_username(owner),

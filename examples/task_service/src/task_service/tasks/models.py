@@ -217,12 +217,14 @@ class TaskQuery:
     """Which tasks to list; None means any.
 
     Attributes:
+        ids: Tasks with these ids.
         search: A part of the name, or a whole id.
         state: Tasks whose latest run is in this state.
         owner: Tasks of the user with this name.
         sort: In which order.
     """
 
+    ids: tuple[str, ...] | None = None
     search: str | None = None
     state: RunState | None = None
     owner: str | None = None

@@ -90,6 +90,8 @@ def _select_tasks(principal: Principal[Any], query: TaskQuery = ALL_TASKS) -> Se
         .join_from(tasks, users)
         .where(tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id, tasks.c.id))
     )
+    if query.ids is not None:
+        statement = statement.where(tasks.c.id.in_(query.ids))
     if query.search is not None:
         statement = statement.where(
             or_(contains_text(tasks.c.name, query.search), tasks.c.id == query.search)

@@ -20,6 +20,8 @@ export function showProblem(form, problem) {
     if (!place) rest.push(field ? `${field}: ${message}` : message);
     else $(".error", place).textContent = sentence(message);
     if (control) control.ariaInvalid = "true";
+    const folded = place?.closest("details");
+    if (folded) folded.open = true;
     first ??= control;
   }
   $(".form-error", form).textContent = rest.map(sentence).join(" ");

@@ -10,6 +10,9 @@ export const isAnyones = location.pathname.startsWith("/admin/keys");
 /** What each request about the keys of a service account says besides its own query. */
 export const acting = accountId ? { on_behalf_of: accountId } : {};
 
+/** Which tasks a key of this owner can be limited to; the page of a service account has its name as the title. */
+export const ownTasks = () => accountId && { owner: $("#name").textContent };
+
 /** The address in the API of what is under `/keys`. */
 export function keysPath(path, query = {}) {
   const words = new URLSearchParams({ ...query, ...acting }).toString();

@@ -1,9 +1,8 @@
 import { api } from "../api.js";
-import { $, badge, button, counted, h, pressed, quiet, render, rowTitle, say, table, tags } from "../dom.js";
+import { $, badge, button, counted, h, pressed, quiet, render, rowTitle, say, table } from "../dom.js";
 import { confirm } from "../dialogs.js";
 import { filtering, LiveList } from "../list.js";
-import { expiry } from "../keys/expiry.js";
-import { when } from "../time.js";
+import { KEY_COLUMNS } from "../keys/details.js";
 
 const DAY_MS = 86_400_000;
 // What one request revokes.
@@ -54,10 +53,7 @@ const COLUMNS = [
   ["Name", (key) => [rowTitle(key.id, h("a", { href: `/admin/keys/${key.id}` }, key.name)), h("code", { class: "sub" }, key.mask)], "main"],
   ["Owner", ({ owner_id: id, owner_name: name }) => [owner(id, name), h("code", { class: "sub" }, id)], null, true],
   ["Status", (key) => badge(effective(key))],
-  ["Scopes", ({ scopes }) => (!scopes ? quiet("All of the owner’s") : !scopes.length ? quiet("None") : tags(scopes)), "wrap"],
-  ["Created", (key) => when(key.created_at), null, true],
-  ["Last used", (key) => when(key.last_used_at), null, true],
-  ["Expires", expiry, null, true],
+  ...KEY_COLUMNS,
   ["Actions", (key) => key.status !== "revoked"
     && button("Revoke", `revoke:${key.id}`, () => revoke([key]), { "aria-label": `Revoke ${key.name}` }), "row-actions"],
 ];

@@ -3,7 +3,7 @@ import { barChart } from "../bar-chart.js";
 import { $, badge, cannotShow, fill, h, quiet, render, say, table, tags } from "../dom.js";
 import { onSubmit, open } from "../dialogs.js";
 import { afterChange, remove, revoke, rotate } from "../keys/actions.js";
-import { expiry } from "../keys/expiry.js";
+import { expiry, fillDetails, readDetails, tasksOf } from "../keys/details.js";
 import { acting, isAnyones, keyPage, keysPath, listPage } from "../keys/owner.js";
 import { filtering, LiveList, poll } from "../list.js";
 import { when } from "../time.js";
@@ -16,9 +16,16 @@ const id = `/${encodeURIComponent(page.dataset.keyId)}`;
 const buttons = ["edit", "rotate", "revoke", "delete"].map((id) => $(`#${id}`));
 const words = Object.fromEntries([...$("#words").content.children].map((one) => [one.dataset.permission, one.textContent]));
 let key;
+let tasks;
 let activity;
 
 const link = (other) => h("a", { href: keyPage(other) }, h("code", {}, other));
+
+/** A task that the key reaches; the id is all that is known of one that is gone. */
+const taskLink = ([task, title], index) => [
+  index > 0 && ", ",
+  title ? h("a", { href: `/tasks/${task}` }, title) : h("span", {}, h("code", {}, task), quiet(" (gone)")),
+];
 
 const SHOWN = {
   status: (status) => badge(status === "active" && key.owner_disabled ? "owner_disabled" : status),
@@ -40,7 +47,8 @@ function draw() {
   const scopes = key.scopes ?? (isAnyones ? [] : Object.keys(words));
   $("#may").replaceChildren(...(scopes.length || !key.scopes ? [] : [h("li", {}, "Nothing: it has no permission.")]),
     ...(key.scopes ? [] : [h("li", {}, h("strong", {}, isAnyones ? "All that its owner may do, at any time." : "All that you may do, and what you are granted later. Now:"))]),
-    ...scopes.map((scope) => h("li", {}, words[scope] ?? "A permission that you do not have", " ", h("code", { class: "quiet" }, scope))));
+    ...scopes.map((scope) => h("li", {}, words[scope] ?? "A permission that you do not have", " ", h("code", { class: "quiet" }, scope))),
+    tasks ? h("li", {}, tasks.length ? "Only with these tasks, and it creates none: " : "It reaches no task.", ...tasks.flatMap(taskLink)) : "");
   const isActive = key.status === "active";
   if (!isActive) {
     $("#end-title").textContent = key.revoked_at ? "It is revoked" : "It has expired";
@@ -109,6 +117,8 @@ const trail = new LiveList(isAnyones ? "/admin/audit" : `/keys${id}/audit`, {
 
 const look = poll(async () => {
   [key, activity] = await Promise.all([api(keysPath(id)), api(keysPath(`${id}/activity`, { days: DAYS }))]);
+  // What a key is limited to never changes.
+  tasks ??= key.resources && await tasksOf(key);
   draw();
   drawRequests();
 }, () => REST_MS);
@@ -120,25 +130,15 @@ afterChange(async (_, what) => {
 
 const dialog = $("#edit-dialog");
 const form = $("form", dialog);
-const { name, description, labels, networks } = form.elements;
-const listed = ({ value }) => value.split(/\s+/).filter(Boolean);
 
 function edit() {
   form.reset();
-  [name.value, description.value] = [key.name, key.description ?? ""];
-  [labels.value, networks.value] = [key.labels, key.networks ?? []].map((all) => all.join(" "));
+  fillDetails(form.elements, key);
   open(dialog);
 }
 
 onSubmit(form, async () => {
-  const places = listed(networks);
-  const body = {
-    name: name.value.trim(),
-    description: description.value.trim() || null,
-    labels: listed(labels),
-    networks: places.length ? places : null,
-  };
-  key = await api(keysPath(id), { method: "PATCH", body });
+  key = await api(keysPath(id), { method: "PATCH", body: readDetails(form.elements) });
   dialog.close();
   draw();
   await trail.refresh();

@@ -1,11 +1,12 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, counted, focusOn, h, icon, quiet, render, say, table, tags } from "../dom.js";
+import { $, badge, button, counted, focusOn, h, icon, pressed, quiet, render, say, table } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
 import { afterChange, cancelRuns, remove, reveal, revoke, rotate } from "../keys/actions.js";
-import { expiry } from "../keys/expiry.js";
+import { fillDetails, KEY_COLUMNS, readDetails, tasksOf } from "../keys/details.js";
 import { acting, keyPage, keysPath } from "../keys/owner.js";
+import { limitTo, resources } from "../keys/task-choice.js";
 import { daysTo, when } from "../time.js";
 
 // Absent without the permission keys:manage.
@@ -46,10 +47,7 @@ const COLUMNS = [
     h("div", { class: "hints" }, hints(key)),
   ], "main"],
   ["Status", ({ status }) => badge(status)],
-  ["Scopes", ({ scopes }) => (!scopes ? quiet("All of mine") : !scopes.length ? quiet("None") : tags(scopes)), "wrap"],
-  ["Created", (key) => when(key.created_at), null, true],
-  ["Last used", (key) => when(key.last_used_at), null, true],
-  ["Expires", expiry, null, true],
+  ...KEY_COLUMNS,
   ["Actions", actions, "row-actions"],
 ];
 
@@ -92,7 +90,7 @@ function draw() {
 
 const dialog = $("#new-dialog");
 const form = $("form", dialog);
-const { name, lifetime, days, reach } = form.elements;
+const { lifetime, days, reach } = form.elements;
 const scopes = [...form.querySelectorAll("[name=scope]")];
 
 form.addEventListener("change", () => {
@@ -104,15 +102,19 @@ form.addEventListener("change", () => {
 /** The key whose place the new one takes: a key without an end cannot be given one. */
 let replaced = null;
 
-/** Open the form, with another key's name and scopes, or with what was typed before a session ended. */
-function create(like = null) {
+/** Open the form, with what another key is and may do, or with what was typed before a session ended. */
+async function create(like = null) {
+  const tasks = like?.resources ? await tasksOf(like) : null;
   replaced = like;
   form.reset();
-  name.value = like?.name ?? "";
+  fillDetails(form.elements, like);
+  limitTo(tasks?.filter(([, name]) => name) ?? null);
   if (like) reach.value = like.scopes ? "some" : "all";
   for (const scope of scopes) scope.checked = like?.scopes?.includes(scope.value) ?? false;
   restoreDraft(form);
   form.dispatchEvent(new Event("change"));
+  const { description, labels, networks } = form.elements;
+  $("details", form).open = [description, labels, networks].some(({ value }) => value);
   open(dialog);
 }
 
@@ -122,8 +124,9 @@ onSubmit(form, async () => {
   const chosen = reach.value === "all" ? null : reach.value === "some" ? ticked : reach.value.split(" ");
   if (chosen?.length === 0) throw Problem.ofField("scopes", "Tick at least one permission, or choose one of the others.");
   const created = await api(keysPath(""), { method: "POST", body: {
-    name: name.value.trim(),
+    ...readDetails(form.elements),
     scopes: chosen,
+    resources: resources(),
     expires_in_days: lifetime.value === "never" ? null : Number((days.disabled ? lifetime : days).value),
   } });
   const old = replaced;
@@ -133,7 +136,7 @@ onSubmit(form, async () => {
   if (old) revoke(old, "The new key is ready. Put it in place everywhere before you revoke the old one, or revoke it later from the list.");
 });
 
-newKey?.addEventListener("click", () => create());
+newKey?.addEventListener("click", pressed(() => create()));
 afterChange(() => keys.refresh());
 
 // Several keys at once. The service revokes one per request, so each has its own result.
