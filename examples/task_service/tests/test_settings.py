@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import stat
 from ipaddress import ip_network
 from pathlib import Path
@@ -207,3 +208,31 @@ def test_a_data_folder_that_cannot_be_made_is_named(
     environment.setenv("TASK_SERVICE_DATA_DIR", str(tmp_path / "file"))
     with pytest.raises(ConfigurationError, match="TASK_SERVICE_DATA_DIR"):
         load_settings().create_data_dir()
+
+
+def test_a_failure_webhook_needs_its_address_and_its_secret(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    secret = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+    assert _refusal(environment, FAILURE_WEBHOOK_SECRET=secret) == [
+        "TASK_SERVICE_FAILURE_WEBHOOK_SECRET: set it together with TASK_SERVICE_FAILURE_WEBHOOK_URL"
+    ]
+    environment.setenv(PREFIX + "FAILURE_WEBHOOK_URL", "https://hooks.example.org/tasks")
+    settings = load_settings()
+    assert settings.failure_webhook_secret == bytes(range(32))
+    assert "hooks.example.org" not in repr(settings)
+    assert str(bytes(range(32))) not in repr(settings)
+    environment.delenv(PREFIX + "FAILURE_WEBHOOK_SECRET")
+    assert _refusal(environment) == [
+        "TASK_SERVICE_FAILURE_WEBHOOK_SECRET: set it together with TASK_SERVICE_FAILURE_WEBHOOK_URL"
+    ]
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_c2hvcnQ=", "a secret", "whsec_%%%", "AAAA"])
+def test_a_secret_of_a_webhook_in_another_form_is_refused_and_not_shown(
+    environment: pytest.MonkeyPatch, secret: str
+) -> None:
+    environment.setenv(PREFIX + "FAILURE_WEBHOOK_URL", "https://hooks.example.org/tasks")
+    assert _refusal(environment, FAILURE_WEBHOOK_SECRET=secret) == [
+        "TASK_SERVICE_FAILURE_WEBHOOK_SECRET: write whsec_ and the base64 of 24 to 64 random bytes"
+    ]

@@ -251,6 +251,9 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
             background.begin(purge_periodically(services), name="purge"),
             background.begin(announce_periodically(services), name="ends of keys"),
         ]
+        if services.failure_webhook is not None:
+            sending = services.failure_webhook.send_periodically(services.stopping)
+            tasks.append(background.begin(sending, name="failure webhook"))
         working = asyncio.create_task(services.worker.execute_runs(stop), name="runs")
         try:
             yield

@@ -35,6 +35,7 @@ from .accounts.users import Users
 from .authentication import audience_of, build_authenticator, key_store, token_profile
 from .db.engine import Database
 from .deployment import agree_on_secrets, deployment_id
+from .failure_webhook import FailureWebhook
 from .observability import Metrics, free_bytes
 from .provider_login import OidcLogin
 from .secrets_file import load_or_create_secrets
@@ -156,6 +157,7 @@ class Services:
         self.tasks = Tasks(accounts, self.registry)
         self.runs = Runs(accounts, self.config, worker.events, notifier=worker.notifier)
         self.logs = LogReader(db, worker.events, clock)
+        self.failure_webhook = _failure_webhook(settings, db, clock)
         self.status = StatusReport(
             db,
             clock,
@@ -196,3 +198,10 @@ class Services:
         """
         if not self.settings.on_sqlite:
             await agree_on_secrets(self.db, self._secrets.fingerprints, self._secrets.in_use)
+
+
+def _failure_webhook(settings: Settings, db: Database, clock: Clock) -> FailureWebhook | None:
+    url, secret = settings.failure_webhook_url, settings.failure_webhook_secret
+    if url is None or secret is None:
+        return None
+    return FailureWebhook(db, clock, url=url, secret=secret, base_url=settings.base_url)

@@ -4,8 +4,10 @@ Settings that an administrator changes while it runs are in `accounts/config.py`
 start makes them in the data folder (`secrets_file.py`).
 """
 
+import binascii
 import difflib
 import os
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -100,6 +102,20 @@ def _claim_rule(value: object) -> object:
 
 
 _Rule: TypeAlias = Annotated[ClaimRule | None, NoDecode, BeforeValidator(_claim_rule)]
+
+
+def _webhook_secret(value: object) -> object:
+    """The bytes of `whsec_…`, the form of Standard Webhooks."""
+    if not isinstance(value, str):
+        return value
+    prefix, _, encoded = value.partition("_")
+    try:
+        secret = b64decode(encoded, validate=True)
+    except binascii.Error:
+        secret = b""
+    if prefix != "whsec" or not 24 <= len(secret) <= 64:
+        raise ValueError("write whsec_ and the base64 of 24 to 64 random bytes")
+    return secret
 
 
 def _folder(value: Path) -> Path:
@@ -229,6 +245,16 @@ class Settings(BaseSettings):
     password_login: Annotated[Literal["on", "off"], Field(validate_default=True)] = "on"
     """Whether users have passwords of their own here. `off` needs a provider and `OIDC_ADMINISTRATORS`."""
 
+    failure_webhook_url: Annotated[str | None, AfterValidator(_encrypted)] = Field(
+        default=None, repr=False
+    )
+    """Where each run that failed or timed out is reported, as a signed `POST`; unset reports none."""
+
+    failure_webhook_secret: Annotated[
+        bytes | None, BeforeValidator(_webhook_secret), Field(validate_default=True)
+    ] = Field(default=None, repr=False)
+    """Signs the reports, as Standard Webhooks describes it: `whsec_` and the base64 of 24 to 64 random bytes."""
+
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
     ] = "INFO"
@@ -253,6 +279,13 @@ class Settings(BaseSettings):
         if bool(value) != bool(info.data.get("oidc_issuer")):
             missing = "set it" if info.data.get("oidc_issuer") else f"set {PREFIX}OIDC_ISSUER"
             raise ValueError(f"{missing}: a provider needs its issuer, a client id and its users")
+        return value
+
+    @field_validator("failure_webhook_secret")
+    @classmethod
+    def _belongs_to_webhook(cls, value: bytes | None, info: ValidationInfo) -> bytes | None:
+        if (value is None) != (info.data.get("failure_webhook_url") is None):
+            raise ValueError(f"set it together with {PREFIX}FAILURE_WEBHOOK_URL")
         return value
 
     @field_validator("password_login")

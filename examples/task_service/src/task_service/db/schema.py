@@ -252,6 +252,14 @@ runs = Table(
     # The present attempt's latest progress report: a fraction from 0 to 1, and a few words.
     Column("progress", Float),
     Column("progress_text", String(200)),
+    # When the next report of its failure is due; NULL if none is. See `task_service.failure_webhook`.
+    Column("report_due_at", UtcMicroseconds),
+    Index(
+        "ix_runs_report_due_at",
+        "report_due_at",
+        sqlite_where=text("report_due_at IS NOT NULL"),
+        postgresql_where=text("report_due_at IS NOT NULL"),
+    ),
     Index("ix_runs_created_at_id", "created_at", "id"),
     Index("ix_runs_owner_id_created_at_id", "owner_id", "created_at", "id"),
     Index("ix_runs_task_id_created_at_id", "task_id", "created_at", "id"),

@@ -38,6 +38,11 @@ class RunState(StrEnum):
         """True if the run is over."""
         return self not in {RunState.QUEUED, RunState.RUNNING}
 
+    @property
+    def is_failure(self) -> bool:
+        """True if the run did not do what it was for, and nobody cancelled it."""
+        return self in {RunState.FAILED, RunState.TIMED_OUT}
+
 
 class _Output(BaseModel):
     model_config = ConfigDict(frozen=True, from_attributes=True)

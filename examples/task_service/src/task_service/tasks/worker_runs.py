@@ -310,6 +310,7 @@ class WorkerRuns:
             values = {
                 "state": RunState.FAILED,
                 "finished_at": self._clock.now(),
+                "report_due_at": self._clock.now(),
                 "error": error,
             }
         else:
@@ -364,10 +365,13 @@ class WorkerRuns:
         if outcome.state is not RunState.CANCELLED:
             # The request to cancel has written the reason.
             values["error"] = outcome.error
+        now = self._clock.now()
+        if outcome.state.is_failure:
+            values["report_due_at"] = now
         end = (
             update(runs)
             .where(_held_by(run))
-            .values(finished_at=self._clock.now(), lease_expires_at=None, **values)
+            .values(finished_at=now, lease_expires_at=None, **values)
             .returning(runs.c.id)
         )
         if batch is None:

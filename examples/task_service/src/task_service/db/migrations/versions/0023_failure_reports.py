@@ -1,0 +1,32 @@
+"""When the report of a failed run is due.
+
+Older processes work with this schema: the runs that they end are not reported.
+
+Revision ID: 0023
+Revises: 0022
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0023"
+down_revision = "0022"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("report_due_at", sa.BigInteger()))
+    due = sa.text("report_due_at IS NOT NULL")
+    op.create_index(
+        "ix_runs_report_due_at",
+        "runs",
+        ["report_due_at"],
+        sqlite_where=due,
+        postgresql_where=due,
+    )
+    works_with = sa.table("schema_works_with", sa.column("revision"), sa.column("code"))
+    op.bulk_insert(
+        works_with,
+        [{"revision": "0023", "code": code} for code in ("0019", "0020", "0021", "0022")],
+    )

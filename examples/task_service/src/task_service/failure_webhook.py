@@ -1,0 +1,178 @@
+"""Reports runs that failed or timed out to one address, signed as Standard Webhooks describes it (standardwebhooks.com).
+
+The worker that ends a run writes when its report is due, in the same statement. A process that serves claims what is due,
+posts it, and takes the mark off. So a report is sent at least once, by whichever process is there; the receiver tells a
+repetition by `webhook-id`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from httpx2 import AsyncClient, HTTPError, InvalidURL
+from sqlalchemy import Row, select, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from msk_auth import Clock
+from msk_auth.errors import StoreUnavailable
+
+from .db.engine import Database
+from .db.schema import runs, tasks
+from .tasks.notifications import wait_for_event
+
+if TYPE_CHECKING:
+    import asyncio
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 5.0
+_TIMEOUT_SECONDS: Final = 10.0
+_AT_ONCE: Final = 20
+_FIRST_RETRY: Final = timedelta(minutes=1)
+_GIVE_UP: Final = timedelta(days=1)
+
+Post: TypeAlias = Callable[[str, bytes, dict[str, str]], Awaitable[int]]
+"""Posts a body with headers to a URL, and returns the status of the answer."""
+
+
+async def post(url: str, body: bytes, headers: dict[str, str]) -> int:
+    """Post a report: one bounded request, without redirects, whose answer is not read.
+
+    Raises:
+        HTTPError, InvalidURL: The address does not answer.
+    """
+    async with (
+        AsyncClient(timeout=_TIMEOUT_SECONDS) as client,
+        client.stream("POST", url, content=body, headers=headers) as response,
+    ):
+        return response.status_code
+
+
+class FailureWebhook:
+    """Posts the reports of a deployment.
+
+    Args:
+        db: The service's database.
+        clock: For the times of reports.
+        url: Where they are sent.
+        secret: Signs them.
+        base_url: The service's origin, for the address of a run.
+        post: Sends one; tests replace it.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        url: str,
+        secret: bytes,
+        base_url: str,
+        post: Post = post,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._url = url
+        self._secret = secret
+        self._base_url = base_url
+        self._post = post
+
+    async def send_periodically(self, stopping: asyncio.Event) -> None:
+        """:meth:`send_due` every few seconds, until the service stops."""
+        while not stopping.is_set():
+            try:
+                await self.send_due()
+            except StoreUnavailable:
+                _log.warning("the database did not answer, so no failed run was reported")
+            await wait_for_event(stopping, _PAUSE_SECONDS)
+
+    async def send_due(self) -> None:
+        """Send each report that is due, and drop those of runs that ended more than a day ago.
+
+        Raises:
+            StoreUnavailable: The database does not answer.
+        """
+        now = self._clock.now()
+        due = (
+            select(runs, tasks.c.name.label("task_name"))
+            .join(tasks, tasks.c.id == runs.c.task_id)
+            .where(runs.c.report_due_at <= now)
+            .order_by(runs.c.report_due_at)
+            .limit(_AT_ONCE)
+        )
+        async with self._db.read() as connection:
+            found = (await connection.execute(due)).all()
+        last = now - _GIVE_UP
+        if any(row.finished_at < last for row in found):
+            await self._take_off(runs.c.finished_at < last)
+            return
+        for row in found:
+            if await self._claim(row, now) and await self._send(row):
+                await self._take_off(runs.c.id == row.id)
+
+    async def _take_off(self, which: ColumnElement[bool]) -> None:
+        await self._db.execute(
+            update(runs)
+            .where(runs.c.report_due_at.is_not(None), which)
+            .values(report_due_at=None)
+            .returning(runs.c.id)
+        )
+
+    async def _claim(self, row: Row[Any], now: datetime) -> bool:
+        """Whether this process is the one that sends it. Otherwise, and if it fails, it is due again later and later."""
+        again = now + max(_FIRST_RETRY, now - row.finished_at)
+        claimed = await self._db.execute(
+            update(runs)
+            .where(runs.c.id == row.id, runs.c.report_due_at == row.report_due_at)
+            .values(report_due_at=again)
+            .returning(runs.c.id)
+        )
+        return bool(claimed)
+
+    async def _send(self, row: Row[Any]) -> bool:
+        body = json.dumps(self._report(row)).encode()
+        message_id, sent_at = f"run_{row.id}", str(int(self._clock.now().timestamp()))
+        signed = b".".join([message_id.encode(), sent_at.encode(), body])
+        signature = base64.b64encode(hmac.digest(self._secret, signed, "sha256")).decode()
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "task-service",
+            "webhook-id": message_id,
+            "webhook-timestamp": sent_at,
+            "webhook-signature": f"v1,{signature}",
+        }
+        try:
+            status = await self._post(self._url, body, headers)
+        except (HTTPError, InvalidURL) as error:
+            # Its text may have the address, which people treat as a secret.
+            _log.warning(
+                "the webhook got no answer about the run %s: %s", row.id, type(error).__name__
+            )
+            return False
+        if not 200 <= status < 300:
+            _log.warning("the webhook answered %d about the run %s", status, row.id)
+            return False
+        return True
+
+    def _report(self, row: Row[Any]) -> dict[str, Any]:
+        return {
+            "type": f"run.{row.state}",
+            "timestamp": row.finished_at.isoformat().replace("+00:00", "Z"),
+            "data": {
+                "run_id": row.id,
+                "task_id": row.task_id,
+                "task_name": row.task_name,
+                "owner_id": row.owner_id,
+                "state": row.state,
+                "attempt": row.attempt,
+                "exit_code": row.exit_code,
+                "error": row.error,
+                "url": f"{self._base_url}/tasks/{row.task_id}?run={row.id}",
+            },
+        }
