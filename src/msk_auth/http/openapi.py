@@ -283,7 +283,7 @@ GET_KEY: Final = _operation(
     _DELEGATED,
 )
 UPDATE_KEY: Final = _operation(
-    "Edit the name, description, labels or networks of an API key",
+    "Edit an API key",
     _success("The edited key.", _ref("ApiKey")) | _NOT_FOUND,
     _ID,
     _DELEGATED,

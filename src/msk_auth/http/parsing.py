@@ -60,7 +60,7 @@ class ListAllRequest:
 
 
 def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
-    """Read `{name, scopes?, expires_in_days?, description?, labels?, networks?, resources?}`.
+    """Read a new key: `expires_in_days`, and the fields that people set.
 
     No `scopes`, or null, means all permissions of the owner. No `expires_in_days` means the application's default, null
     means that the key does not expire.
@@ -80,7 +80,7 @@ def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
 
 
 def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
-    """Read `{name?, description?, labels?, networks?}`, a merge patch (RFC 7396): what is absent stays, and null clears.
+    """Read the fields that people edit, as a merge patch (RFC 7396): what is absent stays, and null clears.
 
     Raises:
         InputInvalid: With every member that is wrong.
