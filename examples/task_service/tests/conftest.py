@@ -9,8 +9,19 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from argon2.profiles import CHEAPEST
+from examples.task_service.tests.accounts_support import KINDS, World, world
+from examples.task_service.tests.oidc_provider import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    TestProvider,
+    running_provider,
+    wait_for_a_busy_machine,
+)
+from examples.task_service.tests.runs_support import migrated
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
+    BASE_URL,
     USER_PASSWORD,
     Caller,
     LoggedIn,
@@ -22,6 +33,9 @@ from examples.task_service.tests.service_support import (
 
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.db import engine as engine_module
+from task_service.provider_login import CALLBACK
+from task_service.services import Services
+from task_service.settings import Settings
 
 _PATIENCE = 60
 
@@ -113,3 +127,48 @@ async def admin_key(service: Service, admin: Caller) -> Caller:
 async def user_key(service: Service, user: Caller) -> Caller:
     """A program with an API key of the user."""
     return await service.key_for(user)
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestProvider]:
+    """An identity provider."""
+    wait_for_a_busy_machine(monkeypatch)
+    with running_provider(BASE_URL + CALLBACK) as running:
+        yield running
+
+
+@pytest.fixture
+async def service_at_provider(
+    template: Path, logged_in: LoggedIn, provider: TestProvider
+) -> AsyncIterator[Service]:
+    """A service in which all people of the provider may log in."""
+    settings = {
+        "base_url": BASE_URL,
+        "oidc_issuer": provider.issuer,
+        "oidc_client_id": CLIENT_ID,
+        "oidc_client_secret": CLIENT_SECRET,
+        "oidc_users": "*",
+    }
+    async with running_service(
+        template, logged_in.place(), shared_routes=True, **settings
+    ) as running:
+        yield running
+
+
+@pytest.fixture(params=KINDS)
+async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    """All that knows accounts, on each database."""
+    async with world(request.param, tmp_path) as it:
+        yield it
+
+
+@pytest.fixture(params=KINDS)
+async def services(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Services]:
+    """The parts of a service that does not serve, on each database."""
+    async with migrated(request.param, tmp_path) as url:
+        settings = Settings(data_dir=tmp_path / "data", database_url=url)
+        settings.create_data_dir()
+        services = Services(settings, password_hashing=CHEAPEST)
+        await services.join_deployment()
+        yield services
+        await services.close()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from examples.task_service.tests.accounts_support import (
-    KINDS,
     PASSWORD,
     START,
     World,
@@ -19,7 +16,6 @@ from examples.task_service.tests.accounts_support import (
     no_audit,
     principal,
     record,
-    world,
 )
 from sqlalchemy import event, insert
 
@@ -33,12 +29,6 @@ from task_service.observability import Metrics
 from task_service.request_record import RequestRecord, current_request
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=KINDS)
-async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(request.param, tmp_path) as it:
-        yield it
 
 
 def _with_key(user: User) -> Principal[User]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from examples.task_service.tests.accounts_support import (
-    KINDS,
     World,
     compose,
     principal,
-    world,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,12 +38,6 @@ DEFAULTS = {
     "run_retention_days": 30,
     "allowed_commands": ["echo"],
 }
-
-
-@pytest.fixture(params=KINDS)
-async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(request.param, tmp_path) as it:
-        yield it
 
 
 def _refused(patch: dict[str, Any]) -> list[str]:

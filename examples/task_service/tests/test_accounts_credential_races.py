@@ -6,22 +6,19 @@ A password takes tens of milliseconds to verify and to hash. Each test lets some
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from argon2 import PasswordHasher
 from argon2.profiles import CHEAPEST
 from examples.task_service.tests.accounts_support import (
-    KINDS,
     OTHER_PASSWORD,
     PASSWORD,
     World,
     compose,
     principal,
-    world,
 )
 from examples.task_service.tests.service_support import refused_with
 from sqlalchemy import update
@@ -38,12 +35,6 @@ ATTACKERS_PASSWORD = "twelve stolen bicycles"
 DEARER = PasswordHasher.from_parameters(replace(CHEAPEST, time_cost=2))
 
 Meanwhile = Callable[[], Awaitable[object]]
-
-
-@pytest.fixture(params=KINDS)
-async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(request.param, tmp_path) as it:
-        yield it
 
 
 @pytest.fixture

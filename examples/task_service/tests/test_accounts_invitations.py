@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from examples.task_service.tests.accounts_support import (
-    KINDS,
     OTHER_PASSWORD,
     PASSWORD,
     World,
     compose,
-    world,
 )
 
 from msk_auth.errors import InputInvalid, StoreUnavailable
@@ -22,12 +18,6 @@ from task_service.accounts.invitations import LINK_LIFETIME, Invitations
 from task_service.errors import LinkInvalid, LoginFailed, UsernameTaken, UserNotFound
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=KINDS)
-async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(request.param, tmp_path) as it:
-        yield it
 
 
 async def test_a_link_lets_its_user_choose_a_password_once(it: World) -> None:

@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from examples.task_service.tests.accounts_support import (
-    KINDS,
     OTHER_PASSWORD,
     World,
     no_audit,
     principal,
-    world,
 )
 from examples.task_service.tests.service_support import refused_with
 
@@ -70,32 +67,31 @@ class Keys:
         return [tuple(row[name] for name in names) for row in rows]
 
 
-@pytest.fixture(params=KINDS)
-async def keys(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Keys]:
-    async with world(request.param, tmp_path) as it:
-        audit = KeyAudit(it.db, it.audit)
-        store = AsyncSQLAlchemyKeyStore(it.db.engine, schema.api_keys, on_change=audit.on_change)
+@pytest.fixture
+async def keys(it: World) -> AsyncIterator[Keys]:
+    audit = KeyAudit(it.db, it.audit)
+    store = AsyncSQLAlchemyKeyStore(it.db.engine, schema.api_keys, on_change=audit.on_change)
 
-        async def on_event(event: Event) -> None:
-            if isinstance(event, KeyLeaked):
-                await audit.on_leak(event)
+    async def on_event(event: Event) -> None:
+        if isinstance(event, KeyLeaked):
+            await audit.on_leak(event)
 
-        async def may_act_for(_person: Principal[User], owner: Owner[User]) -> frozenset[str]:
-            return owner.permissions
+    async def may_act_for(_person: Principal[User], owner: Owner[User]) -> frozenset[str]:
+        return owner.permissions
 
-        authenticator = AsyncAuthenticator(
-            store,
-            find_owner=it.users.find_owner,
-            find_session=it.sessions.find_session,
-            may_act_for=may_act_for,
-            tokens=it.tokens,
-            on_event=on_event,
-            clock=it.clock,
-        )
-        ann = await it.logged_in(await it.user("ann"))
-        it.clock.sleep(600)
-        yield Keys(it, authenticator, store, ann)
-        await store.aclose()
+    authenticator = AsyncAuthenticator(
+        store,
+        find_owner=it.users.find_owner,
+        find_session=it.sessions.find_session,
+        may_act_for=may_act_for,
+        tokens=it.tokens,
+        on_event=on_event,
+        clock=it.clock,
+    )
+    ann = await it.logged_in(await it.user("ann"))
+    it.clock.sleep(600)
+    yield Keys(it, authenticator, store, ann)
+    await store.aclose()
 
 
 async def test_an_entry_of_a_key_of_another_owner_names_the_person_and_the_owner(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from examples.task_service.tests.accounts_support import (
-    KINDS,
     PASSWORD,
     World,
     compose,
-    world,
 )
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
@@ -33,12 +30,6 @@ ISSUER, EARLIER = "https://login.example.com", "https://old.example.com"
 BY_PASSWORD = LoginMethods()
 BY_PROVIDER = LoginMethods(passwords=False, issuer=ISSUER)
 BY_BOTH = LoginMethods(issuer=ISSUER)
-
-
-@pytest.fixture(params=KINDS)
-async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(request.param, tmp_path) as it:
-        yield it
 
 
 async def _person(it: World, name: str, role: str, issuer: str = ISSUER) -> User:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,6 @@ from task_service.settings import Settings, load_settings
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 _PAGE = {"sec-fetch-site": "same-origin"}
-
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestProvider]:
-    wait_for_a_busy_machine(monkeypatch)
-    with running_provider(BASE_URL + CALLBACK) as running:
-        yield running
 
 
 @pytest.fixture

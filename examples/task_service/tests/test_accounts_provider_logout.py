@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,10 @@ from examples.task_service.tests.oidc_provider import (
     CLIENT_SECRET,
     LOGOUT_EVENT,
     TestProvider,
-    running_provider,
-    wait_for_a_busy_machine,
 )
 from examples.task_service.tests.service_support import (
     BASE_URL,
     Caller,
-    LoggedIn,
     Service,
     problem,
     running_service,
@@ -44,33 +41,14 @@ from task_service.accounts.sessions import ProviderLogout
 from task_service.accounts.users import User
 from task_service.db import schema
 from task_service.errors import ProviderLoginRefused
-from task_service.provider_login import CALLBACK, LOGOUT, OidcLogin
+from task_service.provider_login import LOGOUT, OidcLogin
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestProvider]:
-    wait_for_a_busy_machine(monkeypatch)
-    with running_provider(BASE_URL + CALLBACK) as running:
-        yield running
-
-
-@pytest.fixture
-async def service(
-    template: Path, logged_in: LoggedIn, provider: TestProvider
-) -> AsyncIterator[Service]:
-    settings = {
-        "base_url": BASE_URL,
-        "oidc_issuer": provider.issuer,
-        "oidc_client_id": CLIENT_ID,
-        "oidc_client_secret": CLIENT_SECRET,
-        "oidc_users": "*",
-    }
-    async with running_service(
-        template, logged_in.place(), shared_routes=True, **settings
-    ) as running:
-        yield running
+def service(service_at_provider: Service) -> Service:
+    return service_at_provider
 
 
 def _cookie(answer: httpx2.Response, name: str) -> str:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from argon2.profiles import CHEAPEST
-from examples.task_service.tests.accounts_support import KINDS, PASSWORD, principal
-from examples.task_service.tests.runs_support import migrated
+from examples.task_service.tests.accounts_support import PASSWORD, principal
 from examples.task_service.tests.service_support import refused_with
 from sqlalchemy import insert, update
 from sqlalchemy.exc import IntegrityError
@@ -30,21 +26,9 @@ from task_service.errors import (
     UserNotFound,
 )
 from task_service.services import Services
-from task_service.settings import Settings
 from task_service.tasks.models import NewTask
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=KINDS)
-async def services(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Services]:
-    async with migrated(request.param, tmp_path) as url:
-        settings = Settings(data_dir=tmp_path / "data", database_url=url)
-        settings.create_data_dir()
-        services = Services(settings, password_hashing=CHEAPEST)
-        await services.join_deployment()
-        yield services
-        await services.close()
 
 
 @pytest.fixture

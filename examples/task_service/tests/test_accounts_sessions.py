@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from examples.task_service.tests.accounts_support import (
-    KINDS,
     PASSWORD,
     World,
     compose,
     principal,
-    world,
 )
 from examples.task_service.tests.runs_support import failing
 from sqlalchemy import insert
@@ -29,12 +25,6 @@ from task_service.errors import SessionNotFound
 pytestmark = pytest.mark.anyio
 
 HOUR = 3600.0
-
-
-@pytest.fixture(params=KINDS)
-async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(request.param, tmp_path) as it:
-        yield it
 
 
 async def _log_in(it: World, name: str = "ann") -> str:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from examples.task_service.tests.accounts_support import (
-    KINDS,
     PASSWORD,
     World,
     compose,
-    world,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,12 +23,6 @@ from task_service.db.paging import PageRequest
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=KINDS)
-async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(request.param, tmp_path) as it:
-        yield it
 
 
 # Names

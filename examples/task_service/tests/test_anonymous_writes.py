@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import httpx2
 import pytest
 from examples.task_service.tests.oidc_provider import (
-    CLIENT_ID,
-    CLIENT_SECRET,
     TestProvider,
-    running_provider,
-    wait_for_a_busy_machine,
 )
 from examples.task_service.tests.service_support import (
     BASE_URL,
-    LoggedIn,
     Service,
-    running_service,
 )
 from sqlalchemy import select
 
@@ -34,27 +27,8 @@ _LINK = {"token": "x" * 43, "password": "a long enough password"}
 
 
 @pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestProvider]:
-    wait_for_a_busy_machine(monkeypatch)
-    with running_provider(BASE_URL + CALLBACK) as running:
-        yield running
-
-
-@pytest.fixture
-async def service(
-    template: Path, logged_in: LoggedIn, provider: TestProvider
-) -> AsyncIterator[Service]:
-    settings = {
-        "base_url": BASE_URL,
-        "oidc_issuer": provider.issuer,
-        "oidc_client_id": CLIENT_ID,
-        "oidc_client_secret": CLIENT_SECRET,
-        "oidc_users": "*",
-    }
-    async with running_service(
-        template, logged_in.place(), shared_routes=True, **settings
-    ) as running:
-        yield running
+def service(service_at_provider: Service) -> Service:
+    return service_at_provider
 
 
 async def _everything(service: Service) -> dict[str, list[tuple[object, ...]]]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from argon2.profiles import CHEAPEST
 from click.testing import CliRunner
-from examples.task_service.tests.accounts_support import KINDS, PASSWORD, principal
-from examples.task_service.tests.runs_support import migrated
+from examples.task_service.tests.accounts_support import PASSWORD, principal
 from examples.task_service.tests.service_support import refused_with
 from sqlalchemy import delete, select, update
 
@@ -31,24 +28,12 @@ from task_service.restore import (
     refuse_what_ended,
 )
 from task_service.services import Services
-from task_service.settings import Settings
 from task_service.tasks.models import NewTask, RunState
 from task_service.tasks.worker_runs import WorkerRuns
 
 pytestmark = pytest.mark.anyio
 
 NEVER = "AAAAAAAAAAAA"
-
-
-@pytest.fixture(params=KINDS)
-async def services(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Services]:
-    async with migrated(request.param, tmp_path) as url:
-        settings = Settings(data_dir=tmp_path / "data", database_url=url)
-        settings.create_data_dir()
-        services = Services(settings, password_hashing=CHEAPEST)
-        await services.join_deployment()
-        yield services
-        await services.close()
 
 
 def line(number: int, action: str, target: str | None, **details: Any) -> str:
