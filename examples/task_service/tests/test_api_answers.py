@@ -145,6 +145,10 @@ async def test_a_disabled_owner(service: Service, admin: Caller, user: Caller) -
     response = await user.get("/api/tasks")
     assert problem(response) == (401, "token_revoked")
     assert challenge(response) == INVALID_TOKEN
+    # Enabled again, the owner has the keys and no login.
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": False}), 200)
+    assert problem(await user.get("/api/tasks")) == (401, "token_revoked")
+    expect(await program.get("/api/tasks"), 200)
 
 
 async def test_any_failure_of_a_jwt(service: Service, user: Caller) -> None:
@@ -331,6 +335,8 @@ async def test_a_password_link_is_checked_before_it_is_used(
         }
     chosen = {**token, "password": "seven quiet herons at dusk"}
     expect(await anyone.post("/api/auth/set-password", chosen), 204)
+    await service.log_in("new", chosen["password"])
     assert problem(await anyone.post("/api/auth/password-link", token)) == (410, "link_invalid")
+    assert problem(await anyone.post("/api/auth/set-password", chosen)) == (410, "link_invalid")
     unknown = {"token": "x" * 43}
     assert problem(await anyone.post("/api/auth/password-link", unknown)) == (410, "link_invalid")

@@ -119,17 +119,23 @@ async def test_login_names_the_invalid_member_and_never_quotes_it(
     assert not secrets_in((await service.caller().post("/api/auth/login", leak)).text)
 
 
+# Who a request acts for
+
+
+async def test_me_shows_user_permissions_and_credential(user: Caller, user_key: Caller) -> None:
+    answered = expect(await user.get("/api/auth/me"), 200)
+    assert answered["user"].keys() == {"id", "username", "roles", "service_account"}
+    assert answered["user"]["service_account"] is False
+    assert (answered["user"]["username"], answered["user"]["roles"]) == ("ulf", ["user"])
+    assert answered["permissions"] == ["keys:manage", "tasks:read", "tasks:run", "tasks:write"]
+    credential = answered["credential"]
+    assert (credential["kind"], credential["key_id"]) == ("interactive", None)
+    credential = (expect(await user_key.get("/api/auth/me"), 200))["credential"]
+    assert credential["kind"] == "api_key"
+    assert len(credential["key_id"]) == 12
+
+
 # Links and passwords
-
-
-async def test_an_invited_user_chooses_a_password_once(service: Service, admin: Caller) -> None:
-    _, token = await invite(admin)
-    anonymous = service.caller()
-    body = {"token": token, "password": NEW_PASSWORD}
-    assert (await anonymous.post("/api/auth/set-password", body)).status_code == 204
-    assert problem(await anonymous.post("/api/auth/set-password", body)) == (410, "link_invalid")
-    eva = await service.log_in("eva", NEW_PASSWORD)
-    assert (await me(eva))["user"]["roles"] == ["user"]
 
 
 async def test_changing_the_password_ends_the_other_sessions(
@@ -145,7 +151,7 @@ async def test_changing_the_password_ends_the_other_sessions(
     assert problem(await service.caller().post("/api/auth/login", old)) == (401, "login_failed")
 
 
-async def test_changing_the_password_needs_the_present_one(user: Caller) -> None:
+async def test_changing_the_password_needs_the_present_one(user: Caller, admin: Caller) -> None:
     change = {"current_password": "a guess at it", "new_password": NEW_PASSWORD}
     assert wrong_fields(await user.post("/api/auth/change-password", change)) == {
         "current_password"
@@ -156,6 +162,8 @@ async def test_changing_the_password_needs_the_present_one(user: Caller) -> None
         429,
         "too_many_attempts",
     )
+    path = "/api/admin/audit?action=user.password_change_failed"
+    assert len(expect(await admin.get(path), 200)["items"]) == 10
 
 
 # Confirming the password
@@ -216,7 +224,7 @@ async def test_a_program_with_some_other_cookie_gets_a_token(user: Caller) -> No
 
 
 async def test_a_wrong_password_renews_nothing_and_counts_as_a_guess(
-    service: Service, user: Caller
+    service: Service, user: Caller, admin: Caller
 ) -> None:
     before = await me(user)
     body = {"password": "not the password"}
@@ -232,6 +240,8 @@ async def test_a_wrong_password_renews_nothing_and_counts_as_a_guess(
     refused = await service.caller().post("/api/auth/login", login)
     assert problem(refused) == (429, "too_many_attempts")
     assert await me(user) == before
+    entries = expect(await admin.get("/api/admin/audit?action=login.failed"), 200)["items"]
+    assert [entry["credential"]["kind"] for entry in entries] == ["interactive"] * 10
 
 
 async def test_no_key_confirms_a_password(user_key: Caller) -> None:

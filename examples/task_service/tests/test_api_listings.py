@@ -70,7 +70,7 @@ async def test_tasks_are_found_by_the_state_of_their_latest_run(user: Caller) ->
     assert await _names(user, "/api/tasks", state="failed") == []
     runs = f"/api/tasks/{good['id']}/runs"
     counted = expect(await user.get(f"{runs}?count=true&state=succeeded"), 200)
-    assert counted["total"] == 1
+    assert (counted["total"], [each["id"] for each in counted["items"]]) == (1, [run["id"]])
     assert expect(await user.get(f"{runs}?count=true&state=failed"), 200)["total"] == 0
 
 
@@ -206,6 +206,7 @@ async def test_a_made_up_text_never_reaches_the_database(user: Caller, key: obje
     ("path", "field"),
     [
         ("/api/tasks?sort=size", "sort"),
+        ("/api/tasks/tsk_0000000000000000/runs?state=lost", "state"),
         ("/api/keys?sort=size", "sort"),
         ("/api/keys?status=old", "status"),
         ("/api/keys?limit=201", "limit"),

@@ -92,14 +92,6 @@ async def test_a_task_is_changed_member_by_member(user: Caller) -> None:
         assert wrong_fields(await user.patch(path, {member: None})) == {member}
 
 
-async def test_a_deleted_task_is_gone(user: Caller) -> None:
-    task = await user.new_task()
-    assert (await user.delete(f"/api/tasks/{task['id']}")).status_code == 204
-    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/run")):
-        response = await user.request(method, f"/api/tasks/{task['id']}{path}")
-        assert problem(response) == (404, "task_not_found")
-
-
 @pytest.mark.parametrize(
     "member",
     ["id", "owner_name", "created_at", "last_run", "state", "__class__", "owner"],
