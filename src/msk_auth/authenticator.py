@@ -170,10 +170,10 @@ class BaseAuthenticator(Generic[UserT]):
         """
         peppers = self._peppers_of_references()
         has_session = self.rules.checks_sessions and not outlives_session
-        reference = references.reference_to(
+        kept = references.kept_of(
             principal, max_age=max_age, has_session=has_session, now=self.clock.now()
         )
-        return references.sign(peppers, reference)
+        return references.sign(peppers, kept)
 
     def _peppers_of_references(self) -> PepperRing:
         peppers = self.rules.hasher.peppers

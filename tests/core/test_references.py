@@ -17,7 +17,7 @@ from tests.core.support import NOW, OTHER_SECRET, SECRET
 from msk_auth import CredentialKind, ExternalIdentity, KeyHasher, Owner, PepperRing, Principal
 from msk_auth.core import references
 from msk_auth.core.authentication import read_bearer
-from msk_auth.core.references import DEFAULT_AGE, MAX_AGE, MAX_LENGTH, Reference
+from msk_auth.core.references import DEFAULT_AGE, MAX_AGE, MAX_LENGTH
 from msk_auth.errors import ConfigurationError, RequestMalformed
 
 PEPPERS = PepperRing({"2026": SECRET}, current="2026")
@@ -29,8 +29,32 @@ BY_LOGIN = Principal(ANN, CredentialKind.INTERACTIVE, ANN.permissions, NOW, sess
 
 ids = st.text(min_size=1, max_size=40)
 moments = st.integers(0, 7_000_000_000).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+
+
+def kept(
+    owner_id: str,
+    key_id: str | None = None,
+    session_id: str | None = None,
+    scopes: frozenset[str] | None = None,
+    made_at: datetime | None = None,
+    ends_at: datetime | None = None,
+) -> Principal[None]:
+    """What a reference keeps: ids, and no permission."""
+    return Principal(
+        Owner(owner_id, (), None),
+        CredentialKind.TOKEN if key_id is None else CredentialKind.API_KEY,
+        frozenset(),
+        made_at,
+        key_id=key_id,
+        session_id=session_id,
+        expires_at=ends_at,
+        scopes=scopes,
+        resumed=True,
+    )
+
+
 any_reference = st.builds(
-    Reference,
+    kept,
     ids,
     key_id=st.none() | ids,
     session_id=st.none() | ids,
@@ -40,16 +64,16 @@ any_reference = st.builds(
 )
 
 
-def reference_to(principal: Principal[Any], **options: Any) -> Reference:
+def kept_of(principal: Principal[Any], **options: Any) -> Principal[None]:
     settings = {"max_age": DEFAULT_AGE, "has_session": True, "now": NOW, **options}
-    return references.reference_to(principal, **settings)
+    return references.kept_of(principal, **settings)
 
 
-TEXT = references.sign(PEPPERS, reference_to(BY_LOGIN))
+TEXT = references.sign(PEPPERS, kept_of(BY_LOGIN))
 
 
 @given(any_reference)
-def test_a_reference_is_read_as_it_was_written(reference: Reference) -> None:
+def test_a_reference_is_read_as_it_was_written(reference: Principal[None]) -> None:
     text = references.sign(PEPPERS, reference)
     assert text.isascii()
     assert text.isprintable()
@@ -57,7 +81,7 @@ def test_a_reference_is_read_as_it_was_written(reference: Reference) -> None:
 
 
 def test_a_reference_is_small_and_holds_its_ids_only() -> None:
-    text = references.sign(PEPPERS, reference_to(BY_KEY))
+    text = references.sign(PEPPERS, kept_of(BY_KEY))
     assert len(text) < 160
     payload = text.split(":")[2]
     assert base64.urlsafe_b64decode(payload + "==") == b'{"owner":"ann","key":"AAAAAAAAAAAA"}'
@@ -81,7 +105,7 @@ def test_what_a_queue_may_return_instead_is_refused(given: object) -> None:
 def test_a_reference_with_one_other_character_is_refused(place: int, character: str) -> None:
     changed = TEXT[:place] + character + TEXT[place + 1 :]
     if changed == TEXT:
-        assert references.read(PEPPERS, changed).owner_id == "ann"
+        assert references.read(PEPPERS, changed).owner.id == "ann"
     else:
         with refused_with("reference_invalid"):
             references.read(PEPPERS, changed)
@@ -127,7 +151,7 @@ def test_a_reference_of_another_application_is_refused() -> None:
 
 def test_a_reference_works_until_its_pepper_is_retired() -> None:
     assert references.read(ROTATED, TEXT) == references.read(PEPPERS, TEXT)
-    assert references.sign(ROTATED, reference_to(BY_LOGIN)).startswith("mskref1:2027:")
+    assert references.sign(ROTATED, kept_of(BY_LOGIN)).startswith("mskref1:2027:")
     with refused_with("reference_invalid"):
         references.read(PepperRing({"2027": OTHER_SECRET}, current="2027"), TEXT)
     # A pepper that takes the id of another one is another pepper.
@@ -136,7 +160,7 @@ def test_a_reference_works_until_its_pepper_is_retired() -> None:
 
 
 @given(any_reference)
-def test_a_reference_is_no_bearer_credential(reference: Reference) -> None:
+def test_a_reference_is_no_bearer_credential(reference: Principal[None]) -> None:
     with pytest.raises(RequestMalformed):
         read_bearer([f"Bearer {references.sign(PEPPERS, reference)}"])
 
@@ -145,13 +169,13 @@ def test_a_reference_is_no_bearer_credential(reference: Reference) -> None:
 
 
 def test_of_a_key_only_its_id_and_its_owner_are_kept() -> None:
-    assert reference_to(BY_KEY) == Reference("ann", "AAAAAAAAAAAA")
+    assert kept_of(BY_KEY) == kept("ann", "AAAAAAAAAAAA")
 
 
 @pytest.mark.parametrize("max_age", [timedelta(seconds=1), DEFAULT_AGE, MAX_AGE])
 def test_the_reference_of_a_login_has_an_end(max_age: timedelta) -> None:
     later = NOW + timedelta(microseconds=999_999)
-    assert reference_to(BY_LOGIN, max_age=max_age, now=later) == Reference(
+    assert kept_of(BY_LOGIN, max_age=max_age, now=later) == kept(
         "ann", session_id="s1", made_at=NOW, ends_at=NOW + max_age
     )
 
@@ -162,11 +186,11 @@ def test_the_reference_of_a_login_has_an_end(max_age: timedelta) -> None:
 def test_an_age_out_of_range_is_refused(max_age: timedelta) -> None:
     for principal in (BY_LOGIN, BY_KEY):
         with pytest.raises(ConfigurationError, match="between 1 second and 30 days"):
-            reference_to(principal, max_age=max_age)
+            kept_of(principal, max_age=max_age)
 
 
 def test_a_reference_may_outlive_its_session() -> None:
-    assert reference_to(BY_LOGIN, has_session=False).session_id is None
+    assert kept_of(BY_LOGIN, has_session=False).session_id is None
 
 
 def test_of_another_issuers_token_the_permissions_are_kept() -> None:
@@ -174,25 +198,25 @@ def test_of_another_issuers_token_the_permissions_are_kept() -> None:
     principal = Principal(
         ANN, CredentialKind.TOKEN, frozenset({"builds:report"}), NOW, identity=identity
     )
-    assert reference_to(principal).scopes == {"builds:report"}
+    assert kept_of(principal).scopes == {"builds:report"}
 
 
 def test_what_a_token_of_the_application_is_limited_to_is_kept() -> None:
     # It was exchanged for the token of another issuer, and its owner may get permissions later.
     principal = replace(BY_LOGIN, permissions=frozenset(), scopes=frozenset({"builds:report"}))
-    assert reference_to(principal).scopes == {"builds:report"}
+    assert kept_of(principal).scopes == {"builds:report"}
 
 
 def test_a_reference_does_not_renew_itself() -> None:
     for principal in (BY_KEY, BY_LOGIN):
         with pytest.raises(ConfigurationError, match="Hand that reference on"):
-            reference_to(replace(principal, resumed=True))
+            kept_of(replace(principal, resumed=True))
 
 
 def test_a_reference_that_would_be_too_long_is_not_made() -> None:
-    longest = Reference("x" * 6073)
+    longest = kept("x" * 6073)
     text = references.sign(PEPPERS, longest)
     assert len(text) == MAX_LENGTH
     assert references.read(PEPPERS, text) == longest
     with pytest.raises(ConfigurationError, match=f"longer than {MAX_LENGTH} characters"):
-        references.sign(PEPPERS, Reference("x" * 6074))
+        references.sign(PEPPERS, kept("x" * 6074))

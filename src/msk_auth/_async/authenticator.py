@@ -242,9 +242,9 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         """
         peppers = self._peppers_of_references()
         try:
-            read = references.read(peppers, reference)
+            kept = references.read(peppers, reference)
             now = self._ports.now()
-            principal = await self._verifier.resume(read, now)
+            principal: Principal[UserT] = await self._verifier.verify_again(kept, now)
         except Problem as problem:
             await self._report(problem)
             raise
@@ -569,7 +569,8 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         for key in dict.fromkeys(found.key for found in leaked):
             # Malformed and unknown ones are skipped.
             with suppress(CredentialRefused):
-                held[key] = await self._ports.verifier.find_presented(key)
+                presented = self.rules.key_format.parse(key)
+                held[key] = await self._ports.verifier.verify_key(presented)
         revoked = await self._ports.revoke_all(
             list(held.values()),
             now,

@@ -236,9 +236,9 @@ class Authenticator(Lifecycle[UserT]):
         """
         peppers = self._peppers_of_references()
         try:
-            read = references.read(peppers, reference)
+            kept = references.read(peppers, reference)
             now = self._ports.now()
-            principal = self._verifier.resume(read, now)
+            principal: Principal[UserT] = self._verifier.verify_again(kept, now)
         except Problem as problem:
             self._report(problem)
             raise
@@ -555,7 +555,8 @@ class Authenticator(Lifecycle[UserT]):
         for key in dict.fromkeys(found.key for found in leaked):
             # Malformed and unknown ones are skipped.
             with suppress(CredentialRefused):
-                held[key] = self._ports.verifier.find_presented(key)
+                presented = self.rules.key_format.parse(key)
+                held[key] = self._ports.verifier.verify_key(presented)
         revoked = self._ports.revoke_all(
             list(held.values()),
             now,

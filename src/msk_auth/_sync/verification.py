@@ -40,7 +40,6 @@ from msk_auth.core.model import (
     UserT,
     is_same_id,
 )
-from msk_auth.core.references import Reference
 from msk_auth.core.store import WrongRecord
 from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.users import RequestSession, in_session_of
@@ -192,20 +191,14 @@ class Verifier:
             resources=record.resources,
         )
 
-    def find_presented(self, credential: str) -> ApiKey:
-        """The record of a presented key with the right secret, in any state.
-
-        Raises:
-            CredentialRefused: `key_malformed`: the form or the checksum is wrong, and the store was not read. `key_unknown`:
-                there is no such key, or the secret is wrong.
-        """
-        return self.verify_key(self._rules.key_format.parse(credential))
-
     def verify_key(self, presented: KeyValue) -> ApiKey:
-        """As :meth:`find_presented`, for a key that was parsed already.
+        """The record of a presented key with the right secret, in any state.
 
         An unknown id and a wrong secret take the same path, which branches only at its end. So neither the answer nor its time
         reveals which of the two it was.
+
+        Raises:
+            CredentialRefused: `key_unknown`: there is no such key, or the secret is wrong.
         """
         credential = presented.reveal()
         record = self._reads.find_key(presented.id)
@@ -293,93 +286,42 @@ class Verifier:
         return session
 
     def verify_again(self, principal: Principal[Any], now: datetime) -> Principal[Any]:
-        """The principal, now, of a credential that was verified before (steps 3 to 5).
+        """The principal, now, of a credential that was verified before, or for which a reference stands (steps 3 to 5).
 
         This needs no secret: it was right, and the public ids find all that has changed since.
 
         Raises:
             CredentialRefused, Forbidden: A request with the same credential would be refused now.
+            ConfigurationError: A reference ends with its session, and sessions cannot be looked up here.
         """
+        owner_id = principal.owner.id
         if principal.key_id is not None:
-            again = self._act_by_key_again(principal.key_id, principal.owner.id, now)
+            record = self._reads.find_key(principal.key_id)
+            if record is None or record.owner_id != owner_id:
+                raise CredentialRefused("key_unknown", key_id=principal.key_id)
+            again = self._act_by_key(record, now)
             # Work that outlives its request has no address: the key was presented at one when the reference was made.
             return (
                 replace(again, resumed=True)
                 if principal.resumed
                 else at_address(again, principal.address)
             )
-        subject = principal.owner.id if principal.identity is None else principal.identity
-        owner = self._find_owner_of_login_again(
-            subject,
-            owner_id=principal.owner.id,
-            session_id=principal.session_id,
-            authenticated_at=principal.authenticated_at,
-            expires_at=principal.expires_at,
-            now=now,
-        )
-        return replace(principal, owner=owner, permissions=within(owner, principal.scopes))
-
-    def resume(self, reference: Reference, now: datetime) -> Principal[Any]:
-        """The principal, now, of a reference with the right signature (steps 3 to 5). It is never interactive.
-
-        Raises:
-            CredentialRefused: The key or the login has ended, or the owner is gone.
-            ConfigurationError: The login ends with its session, and sessions cannot be looked up here.
-        """
-        if reference.session_id is not None and not self._rules.checks_sessions:
-            raise ConfigurationError(
-                "The reference ends with a session, and this authenticator looks none up. Give it the find_session of the"
-                " application that made the reference."
-            )
-        if reference.key_id is not None:
-            principal = self._act_by_key_again(reference.key_id, reference.owner_id, now)
-            return replace(principal, resumed=True)
-        owner = self._find_owner_of_login_again(
-            reference.owner_id,
-            owner_id=reference.owner_id,
-            session_id=reference.session_id,
-            authenticated_at=reference.made_at,
-            expires_at=reference.ends_at,
-            now=now,
-        )
-        return Principal(
-            owner,
-            CredentialKind.TOKEN,
-            within(owner, reference.scopes),
-            authenticated_at=reference.made_at,
-            session_id=reference.session_id,
-            expires_at=reference.ends_at,
-            scopes=reference.scopes,
-            resumed=True,
-        )
-
-    def _act_by_key_again(self, key_id: str, owner_id: str, now: datetime) -> Principal[Any]:
-        """The principal of a key whose secret was presented before."""
-        record = self._reads.find_key(key_id)
-        if record is None or record.owner_id != owner_id:
-            raise CredentialRefused("key_unknown", key_id=key_id)
-        return self._act_by_key(record, now)
-
-    def _find_owner_of_login_again(
-        self,
-        subject: str | ExternalIdentity,
-        *,
-        owner_id: str,
-        session_id: str | None,
-        authenticated_at: datetime | None,
-        expires_at: datetime | None,
-        now: datetime,
-    ) -> Owner[Any]:
-        """The owner of a login that was verified before, if it has not ended."""
-        if expires_at is not None and now >= expires_at:
+        if principal.expires_at is not None and now >= principal.expires_at:
             raise CredentialRefused("token_expired")
-        if self._rules.checks_sessions and session_id is not None:
-            self._find_open_session(session_id, owner_id, now)
-        owner = self._find_owner_of_login(subject, authenticated_at)
+        if principal.session_id is not None:
+            if self._rules.checks_sessions:
+                self._find_open_session(principal.session_id, owner_id, now)
+            elif principal.resumed:
+                raise ConfigurationError(
+                    "The reference ends with a session, and this authenticator looks none up. Give it the find_session of"
+                    " the application that made the reference."
+                )
+        subject = owner_id if principal.identity is None else principal.identity
+        owner = self._find_owner_of_login(subject, principal.authenticated_at)
         # The application may have given an external identity to another owner since.
         if owner.id != owner_id:
             raise CredentialRefused("token_revoked")
-        return owner
+        return replace(principal, owner=owner, permissions=within(owner, principal.scopes))
 
     def _find_owner_of_login(
         self, subject: str | ExternalIdentity, authenticated_at: datetime | None

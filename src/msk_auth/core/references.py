@@ -17,13 +17,13 @@ import base64
 import hmac
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from .errors import ConfigurationError, CredentialRefused
 from .keys import PepperRing
-from .model import Principal
+from .model import CredentialKind, Owner, Principal
 
 MAX_LENGTH: Final = 8192
 """The longest reference; a longer one is refused before any other work."""
@@ -38,35 +38,14 @@ _DOMAIN: Final = b"msk_auth/reference/v1\x00"
 _FORM: Final = r"(mskref1:([0-9A-Za-z._-]{1,32}):([0-9A-Za-z_-]+)):([0-9a-f]{64})"
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """What a reference says.
-
-    Attributes:
-        owner_id: Who is acted for.
-        key_id: The key that was presented, if it was one. All that follows is of logins only.
-        session_id: The session of the login that has to be open.
-        scopes: What the login may do at most; None means all that the owner may.
-        made_at: When the reference was made, in whole seconds.
-        ends_at: The first moment at which it is refused, in whole seconds.
-    """
-
-    owner_id: str
-    key_id: str | None = None
-    session_id: str | None = None
-    scopes: frozenset[str] | None = None
-    made_at: datetime | None = None
-    ends_at: datetime | None = None
-
-
-def reference_to(
+def kept_of(
     principal: Principal[Any],
     *,
     max_age: timedelta,
     has_session: bool,
     now: datetime,
-) -> Reference:
-    """What to keep of a principal.
+) -> Principal[None]:
+    """What a reference keeps of a principal.
 
     Args:
         principal: As it was authenticated.
@@ -87,9 +66,9 @@ def reference_to(
             "This principal acts by a reference. Hand that reference on, instead of making another one of it."
         )
     if principal.key_id is not None:
-        return Reference(principal.owner.id, principal.key_id)
+        return _kept(principal.owner.id, key_id=principal.key_id)
     made_at = now.replace(microsecond=0)
-    return Reference(
+    return _kept(
         principal.owner.id,
         session_id=principal.session_id if has_session else None,
         # What the claims of another issuer's token grant is not known later, when its owner is found by id.
@@ -99,19 +78,42 @@ def reference_to(
     )
 
 
-def sign(peppers: PepperRing, reference: Reference) -> str:
-    """The text of a reference, signed with the current pepper.
+def _kept(
+    owner_id: str,
+    *,
+    key_id: str | None = None,
+    session_id: str | None = None,
+    scopes: Iterable[str] | None = None,
+    made_at: datetime | None = None,
+    ends_at: datetime | None = None,
+) -> Principal[None]:
+    """A principal that has no permission, and no user, until it is verified again. It is never interactive."""
+    return Principal(
+        Owner(owner_id, (), None),
+        CredentialKind.TOKEN if key_id is None else CredentialKind.API_KEY,
+        frozenset(),
+        made_at,
+        key_id=key_id,
+        session_id=session_id,
+        expires_at=ends_at,
+        scopes=None if scopes is None else frozenset(scopes),
+        resumed=True,
+    )
+
+
+def sign(peppers: PepperRing, kept: Principal[None]) -> str:
+    """The reference of what :func:`kept_of` returned, signed with the current pepper.
 
     Raises:
         ConfigurationError: It is too long for a reference.
     """
     payload = {
-        "owner": reference.owner_id,
-        "key": reference.key_id,
-        "session": reference.session_id,
-        "scopes": None if reference.scopes is None else sorted(reference.scopes),
-        "made": _seconds(reference.made_at),
-        "ends": _seconds(reference.ends_at),
+        "owner": kept.owner.id,
+        "key": kept.key_id,
+        "session": kept.session_id,
+        "scopes": None if kept.scopes is None else sorted(kept.scopes),
+        "made": _seconds(kept.authenticated_at),
+        "ends": _seconds(kept.expires_at),
     }
     members = {name: value for name, value in payload.items() if value is not None}
     raw = json.dumps(members, separators=(",", ":")).encode()
@@ -125,8 +127,8 @@ def sign(peppers: PepperRing, reference: Reference) -> str:
     return text
 
 
-def read(peppers: PepperRing, text: object) -> Reference:
-    """The reference that a text is.
+def read(peppers: PepperRing, text: object) -> Principal[None]:
+    """What a reference keeps, to be verified again before it is acted for.
 
     Raises:
         CredentialRefused: It has another form, it was changed, or its pepper is not in the ring.
@@ -142,12 +144,11 @@ def read(peppers: PepperRing, text: object) -> Reference:
     # From here on it is what `sign` wrote.
     raw = base64.urlsafe_b64decode(match[3] + "=" * (-len(match[3]) % 4))
     members = cast("dict[str, Any]", json.loads(raw))
-    scopes = members.get("scopes")
-    return Reference(
+    return _kept(
         members["owner"],
         key_id=members.get("key"),
         session_id=members.get("session"),
-        scopes=None if scopes is None else frozenset(scopes),
+        scopes=members.get("scopes"),
         made_at=_moment(members.get("made")),
         ends_at=_moment(members.get("ends")),
     )
