@@ -56,7 +56,8 @@ PHRASES = {
     "What `logins` would take otherwise. It may be async.": "What `logins` would take otherwise. It is not async.",
     "or an argument is no function, or\n            `owner_of` is async.": "or an argument is no function or is\n            async.",
     "or `login` is no function.": "or `login` is no function or async.",
-    "        For those that begin there is one more, at most ten times a second.\n": "",
+    "All watches of an event loop share their reads: one per second for each key, session and owner, and for those that\n"
+    "        begin one more, at most ten times a second.": "A watch reads its key or session, and its owner, once a second.",
 }
 
 

@@ -260,9 +260,10 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
         Access ends within two seconds of the moment from which a new request with the same credential is refused: the key
         was revoked or has expired, its owner is disabled, the session or the token has ended. It is verified at its
-        beginning too, so the principal may have been admitted long before. All watches of a process share their reads:
-        one per second for each key, session and owner.
-        For those that begin there is one more, at most ten times a second.
+        beginning too, so the principal may have been admitted long before.
+
+        All watches of an event loop share their reads: one per second for each key, session and owner, and for those that
+        begin one more, at most ten times a second.
 
         Args:
             principal: The principal that was admitted.

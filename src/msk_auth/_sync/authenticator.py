@@ -254,8 +254,9 @@ class Authenticator(Lifecycle[UserT]):
 
         Access ends within two seconds of the moment from which a new request with the same credential is refused: the key
         was revoked or has expired, its owner is disabled, the session or the token has ended. It is verified at its
-        beginning too, so the principal may have been admitted long before. All watches of a process share their reads:
-        one per second for each key, session and owner.
+        beginning too, so the principal may have been admitted long before.
+
+        A watch reads its key or session, and its owner, once a second.
 
         Args:
             principal: The principal that was admitted.
