@@ -62,10 +62,11 @@ and a guard of the library on the same route counts more.
 
 def has_own_guard(function: object) -> bool:
     """True if a function is marked, or one that it wraps."""
-    return any(getattr(layer, _MARK, False) is True for layer in _layers(function))
+    return any(getattr(layer, _MARK, False) is True for layer in layers(function))
 
 
-def _layers(function: Any) -> Iterator[object]:
+def layers(function: Any) -> Iterator[Any]:
+    """A function and what decorators and partials stand around: any of them may carry a mark."""
     while function is not None:
         yield function
         if isinstance(function, partial):

@@ -215,27 +215,18 @@ def _add_routes(commands: Any) -> None:
     routes.add_argument("app", metavar="MODULE:APP", help="the application, as for uvicorn")
     routes.add_argument("--factory", action="store_true", help="APP is a function that makes it")
     routes.add_argument("--app-dir", default=".", help="where the module is (.)")
-    routes.add_argument(
-        "--public",
-        action="append",
-        default=[],
-        metavar="[METHOD ]PATH",
-        help="a public route, exactly as listed; may be repeated",
-    )
-    routes.add_argument(
-        "--own-guard",
-        action="append",
-        default=[],
-        metavar="[METHOD ]PATH",
-        help="a route that the application guards itself; may be repeated",
-    )
-    routes.add_argument(
-        "--accept",
-        action="append",
-        default=[],
-        metavar="[METHOD ]PATH",
-        help="a route that looks like administration and needs no interactive login; may be repeated",
-    )
+    for name, summary in (
+        ("public", "a public route, exactly as listed"),
+        ("own-guard", "a route that the application guards itself"),
+        ("accept", "a route that looks like administration and needs no interactive login"),
+    ):
+        routes.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="[METHOD ]PATH",
+            help=f"{summary}; may be repeated",
+        )
     routes.add_argument("--format", choices=["table", "json"], default="table")
     routes.set_defaults(run=_audit)
 

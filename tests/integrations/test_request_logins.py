@@ -375,6 +375,8 @@ async def test_litestar_asks_after_the_middleware_that_makes_the_session(layer: 
         [sign_in, me], plugins=[auth, Later()], middleware=[session] if layer == "app" else []
     )
     assert (await send(app, "GET", b"/me")).json["code"] == "credentials_missing"
+    if layer != "handler":
+        assert (await send(app, "OPTIONS", b"/me")).json["code"] == "credentials_missing"
     signed_in = await send(app, "POST", b"/sign-in")
     cookie = str(signed_in.header("set-cookie")).partition(";")[0].encode()
     assert (await send(app, "GET", b"/me", [(b"cookie", cookie)])).json["owner"] == "alice"

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from flask import Blueprint, Flask, Request
 from flask.views import MethodView, View
 
-from msk_auth._route_audit import has_own_guard
+from msk_auth._route_audit import has_own_guard, layers
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import SAFE_METHODS, Policy, named_first
 
@@ -58,7 +58,8 @@ def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> Vie
     inner = _own(view)
     if inner == PUBLIC:
         raise contradiction(_name_of(view))
-    _guarded.update(wrapped_views(view))
+    # Any of them may have been given to a route on the way.
+    _guarded.update(layers(view))
     setattr(guard, POLICIES_ATTRIBUTE, (*(inner or ()), policy))
     return guard
 
@@ -193,14 +194,6 @@ def layers_of(app: Flask, endpoint: str) -> Iterator[object]:
 
 def _own(view: object) -> tuple[Policy, ...] | None:
     return getattr(view, POLICIES_ATTRIBUTE, None)
-
-
-def wrapped_views(view: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The view, and what it wraps: any of them may have been given to a route on the way."""
-    layer: Any = view
-    while layer is not None:
-        yield layer
-        layer = getattr(layer, "__wrapped__", None)
 
 
 def _is_view_class(value: object) -> TypeGuard[type[View]]:

@@ -27,6 +27,7 @@ from msk_auth._route_audit import (
     AuditedRoute,
     RouteKind,
     has_own_guard,
+    layers,
     read_routes,
     register_reader,
 )
@@ -252,7 +253,7 @@ def declared_policies(endpoint: object) -> tuple[Policy, ...] | None:
     """The policies of an endpoint; empty if it is public, None if it declares nothing."""
     policies = dict.fromkeys(
         policy
-        for layer in _layers(endpoint)
+        for layer in layers(endpoint)
         if (policy := getattr(layer, POLICY_ATTRIBUTE, None)) is not None
     )
     return tuple(policies) or (() if is_public(endpoint) else None)
@@ -260,15 +261,7 @@ def declared_policies(endpoint: object) -> tuple[Policy, ...] | None:
 
 def is_public(endpoint: object) -> bool:
     """True if an endpoint, or what a guard stands around, is declared public."""
-    return any(getattr(layer, _PUBLIC_ATTRIBUTE, False) is True for layer in _layers(endpoint))
-
-
-def _layers(endpoint: object) -> Iterator[object]:
-    """The endpoint and what it wraps: there may be several guards, one around the other."""
-    layer: object | None = endpoint
-    while layer is not None:
-        yield layer
-        layer = getattr(layer, "__wrapped__", None)
+    return any(getattr(layer, _PUBLIC_ATTRIBUTE, False) is True for layer in layers(endpoint))
 
 
 def to_response(answer: Answer) -> Response:

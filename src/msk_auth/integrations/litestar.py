@@ -74,7 +74,6 @@ from msk_auth._route_audit import (
 )
 from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
-from msk_auth.core.authentication import read_bearer
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy, any_credential, named_first
@@ -473,8 +472,11 @@ class LitestarAuth(
         """
         if not isinstance(route, HTTPRoute):
             handler = cast("BaseRouteHandler", getattr(route, "route_handler"))  # noqa: B009
+            self._prepare(handler)
             handler.opt[_POLICIES] = tuple(named_first(self._declared(handler, route.path)))
             return
+        for handler in route.route_handlers:
+            self._prepare(handler)
         automatic = [each for each in route.route_handlers if _answers_options(each)]
         others = [each for each in route.route_handlers if each not in automatic]
         for handler in others:
@@ -488,14 +490,16 @@ class LitestarAuth(
             handler.opt[_POLICIES] = tuple(named_first(found))
             handler.opt[_OWN_GUARD] = any(other.opt[_OWN_GUARD] for other in others)
 
-    def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
-        """What a handler demands; empty if it is public, or the application guards it itself."""
+    def _prepare(self, handler: BaseRouteHandler) -> None:
         handler.opt[_OWN_GUARD] = False
         if self._login_sources.functions:
             # The innermost of all: a session is there by then, whichever layer or plugin makes it.
             own_middleware = handler.middleware = list(handler.middleware or ())
             if self._last_middleware not in own_middleware:
                 own_middleware.append(self._last_middleware)
+
+    def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
+        """What a handler demands; empty if it is public, or the application guards it itself."""
         app, *layers = cast("Any", handler).ownership_layers
         if not self._is_prepared(app):
             raise ConfigurationError(
@@ -571,24 +575,18 @@ class LitestarAuth(
     def _connection(self, scope: Memory) -> ASGIConnection[Any, Any, Any, Any]:
         return ASGIConnection[Any, Any, Any, Any](cast("Scope", scope))
 
-    def _is_elsewhere(self, scope: Memory) -> bool:
-        """Whether a login may be in what a middleware of the application makes, such as `connection.session`."""
-        if not self._login_sources.functions:
-            return False
-        try:
-            return read_bearer(self._authorization(scope)) is None
-        except Problem:
-            return False
-
     # Called by Litestar, for each handler. Its own class for middleware would look at each request for what it skips.
     def _middleware(self, app: ASGIApp) -> ASGIApp:
-        """Verify a request before anything else of the application sees it, whatever kind of handler it is for."""
+        """Verify a request before anything else of the application sees it, whatever kind of handler it is for.
+
+        With `logins` the last middleware does it: a login may be in what others make, such as `connection.session`.
+        """
 
         async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
             connection: Any = scope
             serving = self._serving.set(self)
             try:
-                if self._is_elsewhere(connection) or await self._admitted(connection, send):
+                if self._login_sources.functions or await self._admitted(connection, send):
                     if connection["type"] == "websocket":
                         send = self._errors.closing_with_codes(connection, send)
                     await app(scope, receive, send)
@@ -598,11 +596,11 @@ class LitestarAuth(
         return admit_and_continue
 
     def _last_middleware(self, app: ASGIApp) -> ASGIApp:
-        """As :meth:`_middleware`, for a request whose login may be in what the application's middleware makes."""
+        """As :meth:`_middleware`, after what the application's middleware makes."""
 
         async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
             connection: Any = scope
-            if not self._is_elsewhere(connection) or await self._admitted(connection, send):
+            if await self._admitted(connection, send):
                 await app(scope, receive, send)
 
         return admit_and_continue
