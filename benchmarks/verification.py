@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from msk_auth import Authenticator, KeyRing, SigningKey, TokenProfile
+from msk_auth import Authenticator, SigningKey, TokenProfile
 from msk_auth.core.keys import checksum
 from msk_auth.errors import Problem
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
@@ -99,8 +99,7 @@ def works(runner: asyncio.Runner) -> Iterator[Work]:
     store = MemoryKeyStore()
     keys = {name: SigningKey.generate("k", name) for name in ALGORITHMS}
     profiles = {
-        name: TokenProfile(issuer=name, audience="a", keys=KeyRing([key]))
-        for name, key in keys.items()
+        name: TokenProfile(issuer=name, audience="a", keys=[key]) for name, key in keys.items()
     }
     plain = subjects.authenticator(store, tokens=tuple(profiles.values()))
     leased = subjects.authenticator(

@@ -23,7 +23,6 @@ from tests.core.support import (
     FrozenClock,
     LeasingStore,
     World,
-    profile,
     token,
 )
 from tests.forked import in_child
@@ -31,7 +30,6 @@ from tests.forked import in_child
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
-    CredentialKind,
     KeyHasher,
     Owner,
     PepperRing,
@@ -199,16 +197,6 @@ def test_an_answer_of_the_application_is_not_changed(world: World) -> None:
         world.enter(credential)
     assert refused.value is error
     assert world.events == [Refusal(NOW, "overloaded", None)]
-
-
-def test_a_rule_about_tokens_that_fails_makes_a_machine(make_world: MakeWorld) -> None:
-    def rule(claims: object) -> bool:
-        raise LookupError(claims)
-
-    world = make_world(tokens=profile(interactive=rule))
-    principal = world.enter(token())
-    assert principal.kind is CredentialKind.TOKEN
-    assert world.events == [CredentialUsed(NOW, principal)]
 
 
 # The hook: called for every event, and without influence on any answer.

@@ -35,7 +35,6 @@ PUBLIC = [
     "KeyFormat",
     "KeyHasher",
     "KeyLimits",
-    "KeyRing",
     "KeyStatus",
     "Login",
     "Owner",

@@ -38,7 +38,7 @@ from .core.policy import (
     require_key,
     require_login,
 )
-from .tokens.profile import KeyRing, SigningKey, TokenProfile
+from .tokens.profile import SigningKey, TokenProfile
 
 __version__ = "0.1.0"
 
@@ -58,7 +58,6 @@ __all__ = [
     "KeyFormat",
     "KeyHasher",
     "KeyLimits",
-    "KeyRing",
     "KeyStatus",
     "Login",
     "Owner",

@@ -16,7 +16,6 @@ from msk_auth import (
     Authenticator,
     KeyFormat,
     KeyLimits,
-    KeyRing,
     Owner,
     Principal,
     Session,
@@ -181,7 +180,7 @@ def fill(text: str, names: Mapping[str, str]) -> bytes:
 
 
 def _token_profile(key: SigningKey = SIGNING_KEY) -> TokenProfile:
-    return TokenProfile(issuer="https://tasks.test", audience="tasks", keys=KeyRing([key]))
+    return TokenProfile(issuer="https://tasks.test", audience="tasks", keys=[key])
 
 
 @overload

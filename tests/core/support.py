@@ -21,7 +21,6 @@ from msk_auth import (
     CredentialKind,
     ExternalIdentity,
     KeyLimits,
-    KeyRing,
     Owner,
     Principal,
     Session,
@@ -252,7 +251,7 @@ def signing_key(algorithm: AlgorithmName = "HS256", kid: str = "k1") -> SigningK
 
 def profile(*keys: SigningKey, **options: Any) -> TokenProfile:
     settings: dict[str, Any] = {"issuer": ISSUER, "audience": AUDIENCE, **options}
-    return TokenProfile(keys=KeyRing(keys or [signing_key()]), **settings)
+    return TokenProfile(keys=keys or [signing_key()], **settings)
 
 
 def valid_claims(**changes: object) -> dict[str, object]:

@@ -28,7 +28,7 @@ from tests.contract.adapter_contract import _GUARD_CASES, ask, check
 from tests.contract.world import SIGNING_KEY
 from tests.integrations.adapters import Driver, send
 
-from msk_auth import AsyncAuthenticator, KeyRing, Policy, TokenProfile, local_principal, require
+from msk_auth import AsyncAuthenticator, Policy, TokenProfile, local_principal, require
 from msk_auth.errors import ConfigurationError
 from msk_auth.integrations.mcp import McpAuth
 from msk_auth.testing import BackgroundLoop, audit_routes, list_routes
@@ -257,9 +257,7 @@ async def test_a_missing_permission_is_a_challenge(world: World, app: Any) -> No
 
 
 async def test_a_token_for_another_audience_is_refused(app: Any) -> None:
-    profile = TokenProfile(
-        issuer="https://tasks.test", audience="other", keys=KeyRing([SIGNING_KEY])
-    )
+    profile = TokenProfile(issuer="https://tasks.test", audience="other", keys=[SIGNING_KEY])
     token = profile.issue(
         subject="alice", session_id="s", authenticated_at=START, now=START, lifetime=MAX_AGE
     )

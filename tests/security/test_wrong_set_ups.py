@@ -16,7 +16,6 @@ from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
     KeyFormat,
-    KeyRing,
     Owner,
     PepperRing,
     SigningKey,
@@ -49,7 +48,7 @@ def waiting(**settings: Any) -> AsyncAuthenticator[Any]:
 
 
 def profile(issuer: str = "i", **settings: Any) -> TokenProfile:
-    keys = KeyRing([SigningKey.generate("k", "HS256")])
+    keys = [SigningKey.generate("k", "HS256")]
     return TokenProfile(**{"issuer": issuer, "audience": "a", "keys": keys} | settings)
 
 
@@ -120,10 +119,17 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: SigningKey("k", "HS256", SigningKey.generate("p", "ES256").export()),
         r"is a key of another algorithm, and not random bytes\. Make one with",
     ),
-    "a ring without a key": (lambda: KeyRing([]), r"needs at least one key: KeyRing\("),
+    "a profile without a key": (
+        lambda: TokenProfile(issuer="i", audience="a", keys=[]),
+        r"needs at least one key: \[SigningKey\(",
+    ),
     "two keys of one name": (
-        lambda: KeyRing([SigningKey.generate("k", "HS256"), SigningKey.generate("k", "HS256")]),
-        r"Two keys of the ring share an id",
+        lambda: TokenProfile(
+            issuer="i",
+            audience="a",
+            keys=[SigningKey.generate("k", "HS256"), SigningKey.generate("k", "HS256")],
+        ),
+        r"Two keys of a token profile share an id",
     ),
     "two issuers of one name": (
         lambda: blocking(tokens=[profile("i"), profile("i")]),

@@ -10,7 +10,6 @@ from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
     CredentialKind,
-    KeyRing,
     Owner,
     Session,
     SigningKey,
@@ -25,7 +24,7 @@ ADA = Owner("ada", frozenset({"tasks:read", "tasks:run"}), "Ada")
 PROFILE = TokenProfile(
     issuer="https://tasks.test",
     audience="tasks",
-    keys=KeyRing([SigningKey("test", "HS256", b"a secret of at least thirty-two bytes")]),
+    keys=[SigningKey("test", "HS256", b"a secret of at least thirty-two bytes")],
     max_lifetime=timedelta(minutes=30),
 )
 

@@ -29,7 +29,7 @@ from tests.core.support import (
 )
 from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
-from msk_auth import CredentialKind, KeyRing, Owner, Principal, SigningKey, TokenProfile
+from msk_auth import CredentialKind, Owner, Principal, SigningKey, TokenProfile
 from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.errors import ConfigurationError, InteractiveRequired, LoginTooOld
 from msk_auth.tokens import AlgorithmName
@@ -265,7 +265,7 @@ def test_every_other_audience_and_issuer_is_refused(changes: dict[str, object]) 
 def test_a_token_of_another_issuer_is_left_to_that_one() -> None:
     ours = profile()
     theirs = TokenProfile(
-        issuer="https://login.example", audience=AUDIENCE, keys=KeyRing([signing_key("ES256")])
+        issuer="https://login.example", audience=AUDIENCE, keys=[signing_key("ES256")]
     )
     assert (*ours.names, *theirs.names) == (ISSUER, "https://login.example")
     their_token = theirs.issue(subject="ann", now=NOW, lifetime=HOUR)
@@ -411,8 +411,8 @@ def test_a_login_of_unknown_age_is_not_exchanged() -> None:
 
 def test_a_machines_token_that_names_no_login_is_exchanged() -> None:
     principal = replace(principal_of(CredentialKind.TOKEN), authenticated_at=None)
-    issued = profile(interactive=lambda _: True).exchange(principal, now=NOW, lifetime=HOUR)
-    claims = profile(interactive=lambda _: True).verify(issued, NOW)
+    issued = profile().exchange(principal, now=NOW, lifetime=HOUR)
+    claims = profile().verify(issued, NOW)
     assert (claims.interactive, claims.authenticated_at) == (False, NOW)
 
 

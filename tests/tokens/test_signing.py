@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from tests.core.support import SECRET, signing_key
+from tests.core.support import SECRET, profile, signing_key
 
-from msk_auth import KeyRing, SigningKey
+from msk_auth import SigningKey
 from msk_auth.errors import ConfigurationError
 from msk_auth.tokens import AlgorithmName
 
@@ -87,7 +87,7 @@ def test_a_public_key_verifies_and_cannot_sign(algorithm: AlgorithmName) -> None
     with pytest.raises(ConfigurationError, match="'public' is a public key and has nothing"):
         public.export()
     with pytest.raises(ConfigurationError, match="'public' is a public key and cannot sign"):
-        _ = KeyRing([public, key]).signing_key
+        public.sign(b"message")
 
 
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
@@ -185,21 +185,8 @@ def test_the_longest_key_id_works() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_signing_key_and_a_ring_show_no_secret(algorithm: AlgorithmName) -> None:
-    key = signing_key(algorithm)
-    assert repr(key) == f"<SigningKey 'k1' {algorithm}>"
-    assert repr(KeyRing([key])) == "<KeyRing ['k1']>"
-
-
-# The ring: the first signs, all verify, one that was taken out does neither.
-
-
-def test_the_newest_key_of_a_ring_signs_and_all_are_found() -> None:
-    new, old = signing_key("ES256", "k2"), signing_key("HS256", "k1")
-    ring = KeyRing([new, old])
-    assert ring.signing_key is new
-    assert (ring.find("k2"), ring.find("k1"), ring.find("k0")) == (new, old, None)
-    assert ring.keys == (new, old)
+def test_a_signing_key_shows_no_secret(algorithm: AlgorithmName) -> None:
+    assert repr(signing_key(algorithm)) == f"<SigningKey 'k1' {algorithm}>"
 
 
 # JWKS (RFC 7517): public members only.
@@ -238,10 +225,9 @@ def test_a_published_coordinate_has_the_zeros_in_front_that_belong_to_it() -> No
 
 
 def test_secret_keys_are_never_published() -> None:
-    ring = KeyRing([signing_key("HS256"), signing_key("ES256", "k2")])
+    both = profile(signing_key("HS256"), signing_key("ES256", "k2"))
     assert signing_key("HS256").jwk() is None
-    assert [jwk["kid"] for jwk in ring.jwks()["keys"]] == ["k2"]
-    assert KeyRing([signing_key("HS256")]).jwks() == {"keys": []}
+    assert [jwk["kid"] for jwk in both.jwks()["keys"]] == ["k2"]
 
 
 # The two names of Ed25519 (RFC 8037, RFC 9864).

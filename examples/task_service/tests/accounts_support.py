@@ -15,7 +15,7 @@ from examples.task_service.tests.runs_support import fresh_postgres, migrated
 from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
-from msk_auth import CredentialKind, KeyRing, Principal, SigningKey, TokenProfile
+from msk_auth import CredentialKind, Principal, SigningKey, TokenProfile
 from msk_auth.testing import FrozenClock
 from task_service.accounts.audit import Audit
 from task_service.accounts.changes import Accounts, Change
@@ -133,7 +133,7 @@ def compose(db: Database, passwords: CountingPasswords, methods: LoginMethods = 
     tokens = TokenProfile(
         issuer="https://tasks.test",
         audience="https://tasks.test",
-        keys=KeyRing([SigningKey.generate("k1", "HS256")]),
+        keys=[SigningKey.generate("k1", "HS256")],
         max_lifetime=MAX_SESSION_LIFETIME,
     )
     audit = Audit(db, clock)

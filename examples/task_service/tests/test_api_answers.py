@@ -18,7 +18,7 @@ from examples.task_service.tests.service_support import (
     wrong_fields,
 )
 
-from msk_auth import KeyFormat, KeyRing, SigningKey, TokenProfile
+from msk_auth import KeyFormat, SigningKey, TokenProfile
 from msk_auth.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -159,7 +159,7 @@ async def test_any_failure_of_a_jwt(service: Service, user: Caller) -> None:
         issuer=service.services.tokens.issuer,
         audience=service.services.tokens.audience,
         # Even the name of the key is right.
-        keys=KeyRing([SigningKey.generate(service.services.tokens.keys.signing_key.kid, "HS256")]),
+        keys=[SigningKey.generate(service.services.tokens.keys[0].kid, "HS256")],
     )
     forged = foreign.issue(subject="usr_0000000000000000", now=now, lifetime=timedelta(hours=1))
     for bad in (

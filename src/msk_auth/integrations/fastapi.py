@@ -89,7 +89,7 @@ from ._starlette import (
     read_in_order,
 )
 
-__all__ = ["FastAPIAuth", "Guard"]
+__all__ = ["FastAPIAuth"]
 
 _DEFAULT_HANDLERS: Final[Mapping[object, object]] = {
     HTTPException: http_exception_handler,

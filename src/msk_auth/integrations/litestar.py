@@ -102,7 +102,7 @@ from ._asgi import (
 )
 from ._litestar import ErrorAnswers, JWTLogin, PathPolicies, check_policy, to_response
 
-__all__ = ["Guard", "JWTLogin", "LitestarAuth"]
+__all__ = ["JWTLogin", "LitestarAuth"]
 
 _PUBLIC: Final = "msk_auth_public"
 _PAGES: Final = "msk_auth_pages"

@@ -38,7 +38,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from msk_auth.core.errors import ConfigurationError, CredentialRefused
 from msk_auth.core.model import ExternalIdentity
@@ -46,7 +46,7 @@ from msk_auth.core.tokens import ParsedToken, VerifiedToken
 
 from .claims import Claims, ClaimsRules, Grants, Rule, audience, frozen, moment, text
 from .keysets import ALGORITHMS, MAX_KID, KeySet, PinnedKeySet, RemoteKeySet
-from .providers import SHARED, Provider, TokenKind, TokenRules, never
+from .providers import SHARED, Provider, TokenRules, never
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -58,7 +58,6 @@ __all__ = [
     "PinnedKeySet",
     "Provider",
     "RemoteKeySet",
-    "TokenKind",
     "TokenRules",
 ]
 
@@ -78,7 +77,8 @@ class ExternalIssuer:
             or what the provider's section has. Of several one has to be there.
         grants: Which claim limits the permissions: see :data:`Grants`. There is no default, since without a limit a token has all
             permissions of its owner.
-        token: Which kind is accepted, where the provider has access tokens and ID tokens; None for the provider's first. Or rules
+        token: Which kind is accepted, where the provider has access tokens (RFC 9068, for an API) and ID tokens (OpenID Connect
+            Core, for a client); None for the provider's first. Or rules
             of your own, for tokens that differ from those of the provider's row.
         issuer: The `iss`, for an instance or a domain of your own; None for the provider's.
         interactive: Which tokens stand for a person's login, given the claims. Without it, those that the provider's row names.
@@ -104,7 +104,7 @@ class ExternalIssuer:
         *,
         audience: str | Collection[str],
         grants: Grants,
-        token: TokenKind | TokenRules | None = None,
+        token: Literal["access", "id"] | TokenRules | None = None,
         issuer: str | None = None,
         interactive: Rule | None = None,
         keys: KeySet | None = None,
@@ -277,7 +277,7 @@ def _names(provider: Provider, tenant: str, issuer: str | None) -> tuple[str, ..
     return (issuer,)
 
 
-def _rules(provider: Provider, token: TokenKind | TokenRules | None) -> TokenRules:
+def _rules(provider: Provider, token: str | TokenRules | None) -> TokenRules:
     if isinstance(token, TokenRules):
         return token
     for rules in provider.value.tokens:

@@ -5,7 +5,7 @@ A token is compact, signed, and nothing else. Its rules, in the order in which t
 1. It is at most 16,384 characters: three segments of canonical base64url, so that one token has one
    spelling.
 2. The header has `alg`, `kid` and `typ` and no other member: no embedded or remote key, no `crit`,
-   `b64` or `zip`. `typ` is `at+jwt`. `kid` names a key of the ring, and `alg` is that key's only
+   `b64` or `zip`. `typ` is `at+jwt`. `kid` names a key of the profile, and `alg` is that key's only
    algorithm, which for Ed25519 has two names.
 3. The signature is right. Nothing of the claims is believed before this.
 4. `iss` and `aud` are ours. `sub` and `jti` are non-empty text; `iat`, `exp` and `auth_time` are
@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from base64 import urlsafe_b64encode
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
@@ -72,14 +71,15 @@ class TokenProfile:
     Args:
         issuer: The `iss` of all its tokens.
         audience: The `aud` that means this application.
-        keys: The ring; the newest key signs.
+        keys: The first signs, all verify, one that was taken out does neither. At least one, each with
+            its own `kid`.
         max_lifetime: The longest time from `iat` to `exp`.
         leeway: How far the clocks of issuer and verifier may be apart.
-        own_public_keys: Whether the public keys of the ring are the application's own, so that their
+        own_public_keys: Whether the public keys among them are the application's own, so that their
             tokens are persons' as well. For a process that has no private key.
 
     Raises:
-        ConfigurationError: A name is empty, or a duration is out of range.
+        ConfigurationError: A name is empty, a duration is out of range, there is no key, or two keys share an id.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TokenProfile:
         *,
         issuer: str,
         audience: str,
-        keys: KeyRing,
+        keys: Sequence[SigningKey],
         max_lifetime: timedelta = timedelta(hours=24),
         leeway: timedelta = timedelta(0),
         own_public_keys: bool = False,
@@ -102,7 +102,14 @@ class TokenProfile:
             raise ConfigurationError("leeway must be between 0 and 5 minutes.")
         self.issuer = issuer
         self.audience = audience
-        self.keys = keys
+        self.keys: tuple[SigningKey, ...] = tuple(keys)
+        self._by_kid = {key.kid: key for key in self.keys}
+        if not self.keys:
+            raise ConfigurationError("A token profile needs at least one key: [SigningKey(…)].")
+        if len(self._by_kid) != len(self.keys):
+            raise ConfigurationError(
+                f"Two keys of a token profile share an id: {[key.kid for key in self.keys]}."
+            )
         self.max_lifetime = max_lifetime
         self.leeway = leeway
         self._own_public_keys = own_public_keys
@@ -170,7 +177,7 @@ class TokenProfile:
             claims[_KIND] = CredentialKind.TOKEN.value
         if scopes is not None:
             claims[_SCOPES] = sorted(freeze_permissions(scopes, "scopes"))
-        key = self.keys.signing_key
+        key = self.keys[0]
         header = {"alg": key.header_name, "kid": key.kid, "typ": _TYPE}
         message = f"{encode_segment(header)}.{encode_segment(claims)}".encode()
         return f"{message.decode()}.{b64encode(key.sign(message))}"
@@ -287,15 +294,16 @@ class TokenProfile:
         )
 
     def jwks(self) -> dict[str, list[dict[str, object]]]:
-        """The public keys as a JWK set (RFC 7517); empty for HS256."""
-        return self.keys.jwks()
+        """The public keys as a JWK set (RFC 7517, section 5); secret keys are not in it."""
+        jwks = (key.jwk() for key in self.keys)
+        return {"keys": [jwk for jwk in jwks if jwk is not None]}
 
     def _check_signature(self, token: ParsedToken) -> SigningKey:
         header = token.header
         if set(header) != {"alg", "kid", "typ"} or header["typ"] != _TYPE:
             raise CredentialRefused("token_invalid")
         kid = header["kid"]
-        key = self.keys.find(kid) if isinstance(kid, str) else None
+        key = self._by_kid.get(kid) if isinstance(kid, str) else None
         if key is None or not key.is_named(header["alg"]):
             raise CredentialRefused("token_invalid")
         if not key.verify(token.message, token.signature):
@@ -329,7 +337,7 @@ _MIN_RSA_BITS = 2048
 
 
 class SigningKey:
-    """One key of a ring.
+    """One key of a token profile.
 
     Args:
         kid: Its id in token headers: 1 to 64 of `0-9A-Za-z._-`.
@@ -394,7 +402,13 @@ class SigningKey:
         return _private_pem(self._secret)
 
     def sign(self, message: bytes) -> bytes:
-        """The signature of `message`."""
+        """The signature of `message`.
+
+        Raises:
+            ConfigurationError: There is only a public key.
+        """
+        if not self.can_sign:
+            raise ConfigurationError(f"The key {self.kid!r} is a public key and cannot sign.")
         return self._scheme.sign(message, self._secret)
 
     def verify(self, message: bytes, signature: bytes) -> bool:
@@ -413,55 +427,6 @@ class SigningKey:
             return None
         members = _public_members(self._public)
         return {**members, "kid": self.kid, "alg": self.header_name, "use": "sig"}
-
-
-class KeyRing:
-    """The keys of an issuer: the first signs, all verify, one that was taken out does neither.
-
-    Args:
-        keys: Newest first; at least one, each with its own `kid`.
-
-    Raises:
-        ConfigurationError: The ring is empty or two keys share an id.
-    """
-
-    __slots__ = ("_by_kid", "keys")
-
-    def __init__(self, keys: Sequence[SigningKey]) -> None:
-        if not keys:
-            raise ConfigurationError("A key ring needs at least one key: KeyRing([SigningKey(…)]).")
-        self.keys: tuple[SigningKey, ...] = tuple(keys)
-        self._by_kid = {key.kid: key for key in self.keys}
-        if len(self._by_kid) != len(self.keys):
-            raise ConfigurationError(
-                f"Two keys of the ring share an id: {[key.kid for key in self.keys]}."
-            )
-
-    def __repr__(self) -> str:
-        return f"<KeyRing {[key.kid for key in self.keys]}>"
-
-    @property
-    def signing_key(self) -> SigningKey:
-        """The newest key.
-
-        Raises:
-            ConfigurationError: It is a public key, so this ring can only verify.
-        """
-        newest = self.keys[0]
-        if not newest.can_sign:
-            raise ConfigurationError(
-                f"The newest key {newest.kid!r} is a public key and cannot sign."
-            )
-        return newest
-
-    def find(self, kid: str) -> SigningKey | None:
-        """The key with this id, or None if there is none (any more)."""
-        return self._by_kid.get(kid)
-
-    def jwks(self) -> dict[str, list[dict[str, object]]]:
-        """The public keys as a JWK set (RFC 7517, section 5); secret keys are not in it."""
-        jwks = (key.jwk() for key in self.keys)
-        return {"keys": [jwk for jwk in jwks if jwk is not None]}
 
 
 # PyJWT loads `cryptography`, which takes longer than everything else here together; an application
@@ -519,21 +484,17 @@ def _public_members(public: Any) -> dict[str, object]:
 
     if isinstance(public, ed25519.Ed25519PublicKey):
         raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
-        return {"kty": "OKP", "crv": "Ed25519", "x": _base64url(raw)}
+        return {"kty": "OKP", "crv": "Ed25519", "x": b64encode(raw)}
     numbers = public.public_numbers()
     if isinstance(public, ec.EllipticCurvePublicKey):
         # Coordinates have the length of the curve's field, with zeros in front: one in 128 keys has such a coordinate.
-        x, y = (_base64url(value.to_bytes(32, "big")) for value in (numbers.x, numbers.y))
+        x, y = (b64encode(value.to_bytes(32, "big")) for value in (numbers.x, numbers.y))
         return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
     n, e = (
-        _base64url(value.to_bytes((value.bit_length() + 7) // 8, "big"))
+        b64encode(value.to_bytes((value.bit_length() + 7) // 8, "big"))
         for value in (numbers.n, numbers.e)
     )
     return {"kty": "RSA", "n": n, "e": e}
-
-
-def _base64url(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def _generate(algorithm: AlgorithmName) -> bytes:

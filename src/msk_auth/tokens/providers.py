@@ -13,12 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from .claims import Claims, Rule, moment, text
-
-TokenKind: TypeAlias = Literal["access", "id"]
-"""An access token (RFC 9068), which is for an API; or an ID token (OpenID Connect Core), which is for a client."""
 
 
 def never(_claims: Claims) -> bool:

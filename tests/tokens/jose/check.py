@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from msk_auth import Authenticator, ExternalIdentity, KeyRing, Owner, SigningKey, TokenProfile
+from msk_auth import Authenticator, ExternalIdentity, Owner, SigningKey, TokenProfile
 from msk_auth.stores.memory import MemoryKeyStore
 from msk_auth.tokens import AlgorithmName
 from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
@@ -32,7 +32,7 @@ def main(node: Path, folder: Path) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     tokens: list[dict[str, object]] = []
     for algorithm, name in ISSUED:
-        keys = KeyRing([SigningKey.generate("k1", algorithm)])
+        keys = [SigningKey.generate("k1", algorithm)]
         profile = TokenProfile(issuer=ISSUER, audience=AUDIENCE, keys=keys)
         token = profile.issue(subject="ann", now=now, lifetime=timedelta(hours=1))
         tokens.append({"token": token, "jwks": profile.jwks(), "algorithm": name})

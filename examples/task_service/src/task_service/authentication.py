@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from msk_auth import AsyncAuthenticator, Clock, KeyHasher, KeyRing, TokenProfile
+from msk_auth import AsyncAuthenticator, Clock, KeyHasher, SigningKey, TokenProfile
 from msk_auth.events import CredentialUsed, Event, KeyLeaked, Refusal
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
@@ -31,7 +31,7 @@ ISSUER: Final = AUDIENCE
 _PROVEN: Final = {"key_revoked", "key_expired", "owner_disabled", "address_not_allowed"}
 
 
-def token_profile(keys: KeyRing) -> TokenProfile:
+def token_profile(keys: Sequence[SigningKey]) -> TokenProfile:
     """The login tokens of this service (JWT).
 
     Args:

@@ -29,7 +29,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from msk_auth import KeyRing, PepperRing, SigningKey
+from msk_auth import PepperRing, SigningKey
 from msk_auth.errors import ConfigurationError
 from msk_auth.tokens import AlgorithmName
 
@@ -56,7 +56,7 @@ class Secrets:
     """
 
     peppers: PepperRing
-    token_keys: KeyRing
+    token_keys: tuple[SigningKey, ...]
     throttle_key: bytes
     fingerprints: Mapping[str, str]
     in_use: frozenset[str]
@@ -173,7 +173,7 @@ class _TokenKey(_Part):
 
 class _Content(_Part):
     peppers: _Peppers
-    token_keys: list[_TokenKey]
+    token_keys: list[_TokenKey] = Field(min_length=1)
 
     @classmethod
     def fresh(cls, now: datetime) -> "_Content":
@@ -190,8 +190,8 @@ class _Content(_Part):
         )
 
     def to_secrets(self) -> Secrets:
-        """Raises ConfigurationError as the two rings do."""
-        token_keys = KeyRing([key.to_signing_key() for key in self.token_keys])
+        """Raises ConfigurationError as the ring of peppers and the keys do."""
+        token_keys = tuple(key.to_signing_key() for key in self.token_keys)
         peppers = {name: _decoded(value) for name, value in self.peppers.values.items()}
         return Secrets(
             peppers=PepperRing(peppers, current=self.peppers.current),
@@ -200,7 +200,7 @@ class _Content(_Part):
             fingerprints={
                 **{name: _derived(value, "fingerprint").hex() for name, value in peppers.items()},
                 # An id of a pepper has no colon.
-                **{f"{TOKEN_KEY}{key.kid}": _fingerprint(key) for key in token_keys.keys},
+                **{f"{TOKEN_KEY}{key.kid}": _fingerprint(key) for key in token_keys},
             },
             in_use=frozenset({self.peppers.current, f"{TOKEN_KEY}{self.token_keys[0].kid}"}),
         )
