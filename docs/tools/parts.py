@@ -59,7 +59,7 @@ def figures() -> str:
         "\n".join(lines)
         + f"\n\nMeasured on {measured['date']} with `make bench`, each pair in one interleaved run; *least work* reads the"
         " header and checks\none HMAC or signature. The rest is in"
-        " [What it costs](docs/explanation/performance.md)."
+        " [Performance](docs/explanation/performance.md)."
     )
 
 

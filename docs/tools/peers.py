@@ -44,7 +44,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "microseconds": "processor time to verify a key, read from SQLite",
     "writes_on_each_request": "writes to the database on each request",
     "key_has_an_owner": "a key has an owner",
-    "routes_open_as_shipped": "routes that make keys, mounted as documented and without further ado",
+    "routes_open_as_shipped": "routes that make keys, mounted as the documentation shows",
     "key_makes_keys": "these routes, called with a key that may do everything",
     "missing": "answer without credentials",
     "challenge": "its `WWW-Authenticate`",
@@ -121,7 +121,7 @@ def _cell(question: str, answers: Mapping[str, Any]) -> str:
         case "missing" | "revoked":
             return str(value)
         case "routes_open_as_shipped":
-            return "**open to everybody**" if value else "guarded"
+            return "**open to every caller**" if value else "guarded"
         case "key_makes_keys":
             return "**make a key**" if value else "refuse it"
         case "revoked_accepted_from_cache":

@@ -128,12 +128,12 @@ def test_the_pages_commands_set_up_a_service(tmp_path: Path) -> None:
     binaries = _postgres_binaries()
     if missing or binaries is None or os.geteuid() != 0:
         pytest.skip(f"needs root, PostgreSQL and nginx; missing: {missing}")
-    (settings,) = blocks(ONE_MACHINE, "Tell it what it has to know", "ini")
+    (settings,) = blocks(ONE_MACHINE, "Write the settings", "ini")
     in_order = [
-        *blocks(ONE_MACHINE, "Install it"),
-        *blocks(ONE_MACHINE, "Give it a user and a folder"),
+        *blocks(ONE_MACHINE, "Install the service"),
+        *blocks(ONE_MACHINE, "Add a user and a folder"),
         f"cat > /etc/task-service.env <<'END'\n{settings}END\nchmod 600 /etc/task-service.env\n",
-        *blocks(ONE_MACHINE, "Tell it what it has to know"),
+        *blocks(ONE_MACHINE, "Write the settings"),
         *blocks(SEVERAL, "PostgreSQL"),
         *blocks(SEVERAL, "With systemd"),
     ]
