@@ -93,6 +93,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("current_user", "custom user model", "set user", "user loader"),
         *("leaver", "deleted user", "offboarding"),
     ],
+    "reference/api/": ["semver", "semantic versioning", "deprecated", "stable api"],
     "reference/errors/": [
         *("401", "403", "503", "status code", "problem details", "unauthorized", "error handler"),
         *("custom error response", "missing authorization header", "token has expired"),
