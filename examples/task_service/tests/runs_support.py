@@ -37,6 +37,7 @@ from task_service.handlers import (
 )
 from task_service.tasks.models import LogLine
 from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.parameters import TaskParameters
 from task_service.tasks.run_log import LogReader
 from task_service.tasks.worker_runs import WorkerRuns
 
@@ -127,6 +128,10 @@ def registry(config: Config) -> HandlerRegistry:
 
     environment = HandlerEnvironment(allowed_commands=allowed_commands)
     return HandlerRegistry([*HandlerRegistry.load(environment), Anything(environment)])
+
+
+def parameters(config: Config) -> TaskParameters:
+    return TaskParameters(registry(config))
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from examples.task_service.tests.runs_support import (
     Config,
     FakeClock,
     accounts_of,
+    parameters,
     principal,
     registry,
     to_be_stopped,
@@ -79,10 +80,10 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
         accounts = await stack.enter_async_context(accounts_world(request.param, tmp_path))
         clock, config, events = FakeClock(), Config(), LocalEvents()
         ann = await accounts.user("ann", password=None)
-        tasks = Tasks(accounts_of(accounts.db, clock), registry(config))
+        tasks = Tasks(accounts_of(accounts.db, clock), parameters(config))
         new = NewTask(name="Task", handler="anything", params={"do": "x"})
         task = await tasks.create(principal(ann.id), new)
-        runs = Runs(accounts_of(accounts.db, clock), config, events)
+        runs = Runs(accounts_of(accounts.db, clock), config, events, parameters(config))
         yield World(accounts, clock, config, runs, ann, task.id)
 
 

@@ -13,7 +13,7 @@ import pytest
 from examples.task_service.tests.accounts_support import KINDS
 from examples.task_service.tests.accounts_support import World as Accounts
 from examples.task_service.tests.accounts_support import world as accounts_world
-from examples.task_service.tests.runs_support import Config, principal, registry, to_be_stopped
+from examples.task_service.tests.runs_support import Config, parameters, principal, to_be_stopped
 from sqlalchemy import delete
 
 from msk_auth import AsyncAuthenticator, Principal
@@ -84,10 +84,10 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
         authenticator = AsyncAuthenticator(
             store, find_owner=accounts.users.find_owner, clock=accounts.clock
         )
-        tasks = Tasks(accounts.accounts, registry(config))
+        tasks = Tasks(accounts.accounts, parameters(config))
         new = NewTask(name="Task", handler="anything", params={"do": "x"})
         task = await tasks.create(principal(ann.id), new)
-        runs = Runs(accounts.accounts, config, events)
+        runs = Runs(accounts.accounts, config, events, parameters(config))
         yield World(accounts, config, runs, authenticator, ann, login, task.id)
 
 

@@ -31,9 +31,9 @@ from examples.task_service.tests.runs_support import (
     accounts_of,
     add_user,
     database,
+    parameters,
     principal,
     read_log,
-    registry,
 )
 from examples.task_service.tests.service_support import refused_with
 from hypothesis import strategies as st
@@ -101,8 +101,10 @@ class Lifecycle(RuleBasedStateMachine):
         self.db = self.do(
             self.stack.enter_async_context(database("sqlite", Path(self.folder.name)))
         )
-        tasks = Tasks(accounts_of(self.db, self.clock), registry(self.config))
-        self.runs = Runs(accounts_of(self.db, self.clock), self.config, events)
+        tasks = Tasks(accounts_of(self.db, self.clock), parameters(self.config))
+        self.runs = Runs(
+            accounts_of(self.db, self.clock), self.config, events, parameters(self.config)
+        )
         new = NewTask(name="Task", handler="anything", params={})
         self.do(add_user(self.db, EVE))
         self.tasks = [(owner, self.do(tasks.create(owner, new)).id) for owner in (ANN, BOB, EVE)]

@@ -23,6 +23,7 @@ from examples.task_service.tests.runs_support import (
     Config,
     accounts_of,
     migrated,
+    parameters,
     registry,
 )
 from examples.task_service.tests.waiting import eventually
@@ -198,8 +199,14 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
             db,
             clock,
             config,
-            Runs(accounts_of(db, clock), config, LocalEvents(), notifier=QueueNotifier(url)),
-            Tasks(accounts_of(db, clock), registry(config)),
+            Runs(
+                accounts_of(db, clock),
+                config,
+                LocalEvents(),
+                parameters(config),
+                notifier=QueueNotifier(url),
+            ),
+            Tasks(accounts_of(db, clock), parameters(config)),
         )
 
 

@@ -17,8 +17,8 @@ from examples.task_service.tests.runs_support import (
     FakeClock,
     accounts_of,
     database,
+    parameters,
     read_log,
-    registry,
 )
 from sqlalchemy import delete, func, insert, select, update
 
@@ -68,9 +68,9 @@ class World:
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with database(request.param, tmp_path) as db:
         clock, config, events = FakeClock(), Config(), LocalEvents()
-        tasks = Tasks(accounts_of(db, clock), registry(config))
+        tasks = Tasks(accounts_of(db, clock), parameters(config))
         task = await tasks.create(ANN, NewTask(name="Task", handler="anything", params={}))
-        runs = Runs(accounts_of(db, clock), config, events)
+        runs = Runs(accounts_of(db, clock), config, events, parameters(config))
         yield World(db, clock, config, events, tasks, runs, task)
 
 

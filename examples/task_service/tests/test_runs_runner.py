@@ -38,6 +38,7 @@ from task_service.request_record import RequestRecord, current_request
 from task_service.tasks.execution import Execution
 from task_service.tasks.models import NewTask, Run, RunState, TaskChanges
 from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.parameters import TaskParameters
 from task_service.tasks.runner import LEASE, Runner
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
@@ -60,8 +61,13 @@ class World:
 
     def __post_init__(self) -> None:
         self.registry = registry(self.config)
-        self.tasks = Tasks(accounts_of(self.db, self.clock), self.registry)
-        self.runs = Runs(accounts_of(self.db, self.clock), self.config, self.events)
+        self.tasks = Tasks(accounts_of(self.db, self.clock), TaskParameters(self.registry))
+        self.runs = Runs(
+            accounts_of(self.db, self.clock),
+            self.config,
+            self.events,
+            TaskParameters(self.registry),
+        )
 
     def runner(self, *, events: LocalEvents | None = None, **options: Any) -> Runner:
         """A runner; with events of its own it stands for another process."""

@@ -18,9 +18,9 @@ from examples.task_service.tests.runs_support import (
     accounts_of,
     add_user,
     database,
+    parameters,
     principal,
     read_log,
-    registry,
     to_be_stopped,
 )
 from sqlalchemy import event, insert, select
@@ -89,10 +89,16 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     async with database(request.param, tmp_path) as db:
         await add_user(db, ROOT)
         clock, config, events = FakeClock(), Config(), LocalEvents()
-        tasks = Tasks(accounts_of(db, clock), registry(config))
+        tasks = Tasks(accounts_of(db, clock), parameters(config))
         new = NewTask(name="Task", handler="anything", params={"do": "x"}, timeout_seconds=7)
         made = {name: (await tasks.create(each, new)).id for name, each in USERS.items()}
-        yield World(db, clock, config, Runs(accounts_of(db, clock), config, events), made)
+        yield World(
+            db,
+            clock,
+            config,
+            Runs(accounts_of(db, clock), config, events, parameters(config)),
+            made,
+        )
 
 
 async def acquire(worker: WorkerRuns) -> AcquiredRun:

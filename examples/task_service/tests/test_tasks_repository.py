@@ -16,6 +16,7 @@ from examples.task_service.tests.runs_support import (
     FakeClock,
     accounts_of,
     database,
+    parameters,
     registry,
 )
 from sqlalchemy import select, update
@@ -53,8 +54,8 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             clock,
             config,
             events,
-            Tasks(accounts_of(db, clock), registry(config)),
-            Runs(accounts_of(db, clock), config, events),
+            Tasks(accounts_of(db, clock), parameters(config)),
+            Runs(accounts_of(db, clock), config, events, parameters(config)),
         )
 
 

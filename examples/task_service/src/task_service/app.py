@@ -125,7 +125,7 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
         auth_router(auth, it.login, it.sessions, it.invitations),
         *keys_routers(auth, it.keys, it.key_activity, it.audit, it.runs),
         tasks_router(auth, it.tasks, it.runs, it.registry),
-        runs_router(auth, it.tasks, it.runs, it.logs, stopping=it.stopping),
+        runs_router(auth, it.runs, it.logs, stopping=it.stopping),
         *admin_keys_routers(auth, it.users, it.keys, it.key_activity, recent_login=RECENT_LOGIN),
         service_accounts_router(auth, it.service_accounts),
         admin_router(

@@ -40,6 +40,7 @@ from .observability import Metrics, free_bytes
 from .provider_login import OidcLogin
 from .secrets_file import load_or_create_secrets
 from .settings import Settings
+from .tasks.parameters import TaskParameters
 from .tasks.run_log import LogReader
 from .tasks.runs import Runs
 from .tasks.status import StatusReport, WorkerStatus
@@ -154,8 +155,9 @@ class Services:
         )
         self.tracing = worker.tracing
         self.registry = worker.registry
-        self.tasks = Tasks(accounts, self.registry)
-        self.runs = Runs(accounts, self.config, worker.events, notifier=worker.notifier)
+        parameters = TaskParameters(self.registry)
+        self.tasks = Tasks(accounts, parameters)
+        self.runs = Runs(accounts, self.config, worker.events, parameters, notifier=worker.notifier)
         self.logs = LogReader(db, worker.events, clock)
         self.failure_webhook = _failure_webhook(settings, db, clock)
         self.status = StatusReport(

@@ -23,7 +23,7 @@ from examples.task_service.tests.accounts_support import (
     principal,
     world,
 )
-from examples.task_service.tests.runs_support import Config, registry
+from examples.task_service.tests.runs_support import Config, parameters
 
 from msk_auth import AsyncAuthenticator, Principal
 from msk_auth.errors import Problem, StoreUnavailable, TooManyAttempts
@@ -147,7 +147,7 @@ async def test_concurrent_writes_do_not_deadlock(
 ) -> None:
     one = processes[0]
     events, config = LocalEvents(), Config()
-    made = Tasks(one.accounts, registry(config))
+    made = Tasks(one.accounts, parameters(config))
     new = NewTask(name="Task", handler="anything", params={"do": "nothing"})
     tasks: dict[User, str] = {}
     for name in ("ann", "bob", "eve"):
@@ -176,7 +176,7 @@ async def test_concurrent_writes_do_not_deadlock(
                 tokens=it.tokens,
                 clock=it.clock,
             )
-            runs = Runs(it.accounts, config, events)
+            runs = Runs(it.accounts, config, events, parameters(config))
             clients += [
                 Client(it, keys, runs, tasks, seed=10 * number + seed) for seed in range(CLIENTS)
             ]

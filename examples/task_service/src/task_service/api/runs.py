@@ -36,7 +36,6 @@ from task_service.tasks.models import (
 )
 from task_service.tasks.run_log import LogReader
 from task_service.tasks.runs import Runs
-from task_service.tasks.tasks import Tasks
 
 from .event_stream import HEARTBEAT, EventStream, ServerEvent, StreamLimit, Write
 from .json_route import IdempotencyKey, JsonRoute, Time, WantedPage
@@ -50,7 +49,6 @@ _LAST_EVENT_ID: Final = re.compile(r"[0-9]{1,10}")
 
 def runs_router(
     auth: FastAPIAuth[User],
-    tasks: Tasks,
     runs: Runs,
     logs: LogReader,
     *,
@@ -60,7 +58,6 @@ def runs_router(
 
     Args:
         auth: Guards them.
-        tasks: The tasks.
         runs: The runs.
         logs: Reads their logs.
         stopping: Set when the service begins to stop; streams end then.
@@ -126,15 +123,12 @@ def runs_router(
         Parameters that differ from those that the task has now require `tasks:write` too. The task stays as it is. A request
         that is repeated with the same `Idempotency-Key` gets the run of the first one.
         """
-        before = await runs.to_repeat(principal, run_id)
-        params = before.params if options.params is None else options.params
-        run = await runs.request(
+        run = await runs.rerun(
             principal,
-            before.task_id,
+            run_id,
+            params=options.params,
             idempotency_key=idempotency_key,
             priority=options.priority,
-            work=await tasks.accept(before.handler, params),
-            rerun_of=run_id,
         )
         response.headers["location"] = f"/api/runs/{run.id}"
         return run

@@ -7,6 +7,7 @@ twice of the same run, or die at any moment: one worker at a time holds a run, a
 For owners:
 
 - `tasks` and `runs`: what an owner does with tasks and with runs, and who may see and change what
+- `parameters`: which parameters of tasks and runs are accepted
 - `run_log`: the log and the progress of a run, from its handler into the database and on to readers
 
 For workers, in the order in which a run passes through them:

@@ -284,7 +284,7 @@ class RerunOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True)
 class AcceptedWork:
-    """A handler with parameters that it has accepted; made by `Tasks.accept`."""
+    """A handler with parameters that it has accepted; see `TaskParameters.accept`."""
 
     handler: str
     params: dict[str, Any]

@@ -42,6 +42,7 @@ from .models import (
 )
 from .next_run import OWNER_DISABLED, REQUESTED_WITH
 from .notifications import LocalEvents
+from .parameters import TaskParameters
 
 if TYPE_CHECKING:
     from .queue import QueueNotifier
@@ -159,6 +160,7 @@ class Runs:
         accounts: Holds and records them.
         config: The administrator's live settings.
         events: The events of this process.
+        parameters: Accepts the parameters of a run that is started again with others.
         notifier: Notifies workers elsewhere; None if there are none.
 
     Every method raises StoreUnavailable when the database does not answer.
@@ -169,10 +171,12 @@ class Runs:
         accounts: Accounts,
         config: ConfigStore,
         events: LocalEvents,
+        parameters: TaskParameters,
         *,
         notifier: QueueNotifier | None = None,
     ) -> None:
         self._notifier = notifier
+        self._parameters = parameters
         self._accounts = accounts
         self._config = config
         self._events = events
@@ -265,6 +269,41 @@ class Runs:
         self._events.runner_wake.set()
         return run
 
+    async def rerun(
+        self,
+        principal: Principal[Any],
+        run_id: str,
+        *,
+        params: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        priority: RunPriority = RunPriority.NORMAL,
+    ) -> Run:
+        """Queue a run of the same task, with the handler of an earlier run.
+
+        Args:
+            principal: The caller, who need not read tasks.
+            run_id: The earlier run.
+            params: What the run executes; None means the parameters of the earlier run.
+            idempotency_key: As :meth:`request`.
+            priority: As :meth:`request`.
+
+        Raises:
+            RunNotFound: There is no such run, or its owner is another and the principal may not see it.
+            InputInvalid: The handler does not accept or allow the parameters.
+            Problem: As :meth:`request`.
+        """
+        visible = visible_to(principal, runs.c.owner_id, runs.c.task_id)
+        before = await self._read(run_id, visible)
+        sent = before.params if params is None else params
+        return await self.request(
+            principal,
+            before.task_id,
+            idempotency_key=idempotency_key,
+            priority=priority,
+            work=AcceptedWork(before.handler, await self._parameters.accept(before.handler, sent)),
+            rerun_of=run_id,
+        )
+
     async def get(self, principal: Principal[Any], run_id: str) -> Run:
         """One run that the principal may see.
 
@@ -280,15 +319,6 @@ class Runs:
             RunNotFound: There is no such run, or the principal may not see it.
         """
         return RunDetails.model_validate(await self._read(run_id, readable_by(principal)))
-
-    async def to_repeat(self, principal: Principal[Any], run_id: str) -> RunDetails:
-        """One run with what it executes, for a principal who may run its task without reading it.
-
-        Raises:
-            RunNotFound: There is no such run, or its owner is another and the principal may not see it.
-        """
-        visible = visible_to(principal, runs.c.owner_id, runs.c.task_id)
-        return RunDetails.model_validate(await self._read(run_id, visible))
 
     async def _read(self, run_id: str, condition: ColumnElement[bool]) -> Row[Any]:
         if not is_id(run_id, "run"):

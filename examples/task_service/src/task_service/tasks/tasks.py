@@ -6,8 +6,6 @@ A task has an owner, a user or a service account. Others get 404, except that `t
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -26,8 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock, KeyFormat, Principal
-from msk_auth.errors import CredentialRefused, InputInvalid
+from msk_auth import Clock, Principal
+from msk_auth.errors import InputInvalid
 from task_service.accounts.changes import Accounts
 from task_service.db.engine import Database, lock_table
 from task_service.db.paging import (
@@ -40,12 +38,10 @@ from task_service.db.paging import (
 )
 from task_service.db.schema import runs, tasks, users
 from task_service.errors import TaskNotFound
-from task_service.handlers import HandlerRegistry
 from task_service.ids import is_id, new_id
 
 from .models import (
     ALL_TASKS,
-    AcceptedWork,
     NewTask,
     Run,
     Task,
@@ -55,6 +51,7 @@ from .models import (
     TaskSort,
     TaskWithRuns,
 )
+from .parameters import TaskParameters
 from .runs import (
     MAX_PAGE,
     RUN_COLUMNS,
@@ -167,25 +164,14 @@ class Tasks:
 
     Args:
         accounts: Holds and records them.
-        registry: The handlers of this deployment.
-        key_format: The format of this service's own API keys, which a task must not hold.
+        parameters: Accepts their parameters.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
 
-    def __init__(
-        self,
-        accounts: Accounts,
-        registry: HandlerRegistry,
-        *,
-        key_format: KeyFormat | None = None,
-    ) -> None:
+    def __init__(self, accounts: Accounts, parameters: TaskParameters) -> None:
         self._accounts = accounts
-        self._registry = registry
-        self._key_format = KeyFormat() if key_format is None else key_format
-        self._key_like = re.compile(
-            rf"{self._key_format.prefix}_[0-9A-Za-z]{{12}}_[0-9A-Za-z]{{38}}"
-        )
+        self._parameters = parameters
 
     async def create(self, principal: Principal[Any], new: NewTask) -> Task:
         """Add a task that belongs to the principal, or to the owner that it names.
@@ -196,7 +182,7 @@ class Tasks:
         """
         owner_id = principal.owner.id if new.owner_id is None else new.owner_id
         check_may_manage(principal, owner_id)
-        params = (await self.accept(new.handler, new.params)).params
+        params = await self._parameters.accept(new.handler, new.params)
         task_id = new_id("tsk")
         async with self._accounts.change(principal) as change:
             values = {
@@ -327,8 +313,8 @@ class Tasks:
                 "The parameters of the previous handler do not apply. Send 'params' with the new 'handler'.",
             )
         if "handler" in values or "params" in values:
-            work = await self.accept(handler, values.get("params", before.params))
-            values["params"] = work.params
+            sent = values.get("params", before.params)
+            values["params"] = await self._parameters.accept(handler, sent)
         return values
 
     async def delete(self, principal: Principal[Any], task_id: str) -> None:
@@ -361,24 +347,6 @@ class Tasks:
             )
             await cancel_runs(change.connection, runs.c.task_id == task_id, change.now)
             await change.record("task.deleted", task_id)
-
-    async def accept(self, handler: str, params: dict[str, Any]) -> AcceptedWork:
-        """Validate parameters; they are stored as the client sent them.
-
-        Raises:
-            InputInvalid: There is no such handler, or it does not accept or allow the parameters.
-        """
-        await self._registry.check(handler, params)
-        for found in self._key_like.findall(json.dumps(params, ensure_ascii=False)):
-            try:
-                self._key_format.parse(found)
-            except CredentialRefused:
-                continue
-            raise InputInvalid.of(
-                "params",
-                "The parameters contain an API key of this service, and other users may read tasks. Remove the key.",
-            )
-        return AcceptedWork(handler, params)
 
 
 async def _lock_owner(connection: AsyncConnection, owner_id: str) -> str:
