@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from examples.task_service.tests import sqlite_connections
 from examples.task_service.tests.postgres_pool import PostgresPool
+from pydantic import SecretStr
 from sqlalchemy import event, insert
 from sqlalchemy.exc import OperationalError
 
@@ -35,6 +36,7 @@ from task_service.handlers import (
     HandlerResult,
     RunContext,
 )
+from task_service.parameter_keys import ParameterKeys
 from task_service.tasks.models import LogLine
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.parameters import TaskParameters
@@ -105,6 +107,7 @@ ADMIN = principal("usr_admin", "tasks:read_all")
 
 class AnythingParams(HandlerParams):
     do: str = "nothing"
+    token: SecretStr | None = None
 
 
 class Anything(Handler[AnythingParams]):
@@ -120,6 +123,7 @@ class Anything(Handler[AnythingParams]):
 
 
 WORK: dict[str, Any] = {}
+PARAMETER_KEYS = ParameterKeys({"2026-01-01-test": bytes(range(32))}, "2026-01-01-test")
 
 
 def registry(config: Config) -> HandlerRegistry:
@@ -131,7 +135,7 @@ def registry(config: Config) -> HandlerRegistry:
 
 
 def parameters(config: Config) -> TaskParameters:
-    return TaskParameters(registry(config))
+    return TaskParameters(registry(config), PARAMETER_KEYS)
 
 
 @contextlib.asynccontextmanager

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+from typing import Annotated
 
 import pytest
+from pydantic import BaseModel, Field, SecretStr
 
 from msk_auth.errors import ConfigurationError, InputInvalid
 from task_service.handlers import (
@@ -49,6 +51,41 @@ def test_the_shipped_handlers_are_found() -> None:
     assert described["command"].params_schema["required"] == ["argv"]
     assert described["http_request"].params_schema["additionalProperties"] is False
     assert described["http_request"].params_schema["properties"]["method"]["default"] == "GET"
+
+
+class Part(BaseModel):
+    password: SecretStr
+    next: Part | None = None
+
+
+class SecretParams(HandlerParams):
+    plain: dict[str, str] | None = None
+    one: SecretStr
+    by_name: dict[str, SecretStr] | None = None
+    optional: SecretStr | None = None
+    several: list[Part] | None = None
+    other_name: Annotated[SecretStr | None, Field(alias="otherName")] = None
+    marked: Annotated[int, Field(json_schema_extra={"writeOnly": True})] = 0
+
+
+class Secretive(Handler[SecretParams]):
+    name = "secretive"
+    title = "Secretive"
+    description = "Has secrets of all forms."
+    Params = SecretParams
+
+    async def run(self, params: SecretParams, context: RunContext) -> HandlerResult:
+        return HandlerResult(0)
+
+
+def test_a_field_is_secret_if_any_part_of_it_is() -> None:
+    registry = HandlerRegistry([Secretive(ENVIRONMENT), Print(ENVIRONMENT)])
+    secret = {"one", "by_name", "optional", "several", "otherName", "marked"}
+    assert registry.secret_fields("secretive") == secret
+    assert registry.secret_fields("print") == registry.secret_fields("unknown") == frozenset()
+    (schema,) = [each.params_schema for each in registry.describe() if each.name == "secretive"]
+    properties = schema["properties"]
+    assert {name for name, field in properties.items() if field.get("writeOnly")} == secret
 
 
 def entries(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:

@@ -21,7 +21,6 @@ from examples.task_service.tests.runs_support import (
     accounts_of,
     parameters,
     principal,
-    registry,
     to_be_stopped,
 )
 from examples.task_service.tests.service_support import refused_with
@@ -181,7 +180,7 @@ async def test_a_worker_in_another_process_stops_the_handler(it: World) -> None:
     runner = Runner(
         it.accounts.db,
         SystemClock(),
-        registry(it.config),
+        parameters(it.config),
         it.config,
         LocalEvents(),
         poll=timedelta(seconds=0.05),

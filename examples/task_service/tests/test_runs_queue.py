@@ -24,7 +24,6 @@ from examples.task_service.tests.runs_support import (
     accounts_of,
     migrated,
     parameters,
-    registry,
 )
 from examples.task_service.tests.waiting import eventually
 from procrastinate.exceptions import ConnectorException
@@ -134,7 +133,7 @@ class Deployment:
         runner = Runner(
             db,
             self.clock,
-            registry(self.config),
+            parameters(self.config),
             self.config,
             LocalEvents(),
             concurrency=concurrency,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,11 +24,11 @@ from examples.task_service.tests.runs_support import (
     accounts_of,
     database,
     failing,
+    parameters,
     read_log,
-    registry,
 )
 from examples.task_service.tests.waiting import eventually
-from sqlalchemy import event, update
+from sqlalchemy import event, select, update
 
 from msk_auth import Clock, SystemClock
 from msk_auth.errors import StoreUnavailable
@@ -38,7 +39,6 @@ from task_service.request_record import RequestRecord, current_request
 from task_service.tasks.execution import Execution
 from task_service.tasks.models import NewTask, Run, RunState, TaskChanges
 from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.parameters import TaskParameters
 from task_service.tasks.runner import LEASE, Runner
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
@@ -60,13 +60,13 @@ class World:
     events: LocalEvents = field(default_factory=LocalEvents)
 
     def __post_init__(self) -> None:
-        self.registry = registry(self.config)
-        self.tasks = Tasks(accounts_of(self.db, self.clock), TaskParameters(self.registry))
+        self.parameters = parameters(self.config)
+        self.tasks = Tasks(accounts_of(self.db, self.clock), self.parameters)
         self.runs = Runs(
             accounts_of(self.db, self.clock),
             self.config,
             self.events,
-            TaskParameters(self.registry),
+            self.parameters,
         )
 
     def runner(self, *, events: LocalEvents | None = None, **options: Any) -> Runner:
@@ -74,7 +74,7 @@ class World:
         return Runner(
             self.db,
             self.clock,
-            self.registry,
+            self.parameters,
             self.config,
             self.events if events is None else events,
             **{"poll": timedelta(seconds=0.05)} | options,
@@ -95,13 +95,17 @@ class World:
         work: Callable[[RunContext], Awaitable[HandlerResult]] | None = None,
         *,
         timeout_seconds: int | None = None,
+        **params: str,
     ) -> Run:
         if work is not None:
             WORK["x"] = work
         task = await self.tasks.create(
             ANN,
             NewTask(
-                name="Task", handler="anything", params={"do": "x"}, timeout_seconds=timeout_seconds
+                name="Task",
+                handler="anything",
+                params={"do": "x", **params},
+                timeout_seconds=timeout_seconds,
             ),
         )
         return await self.runs.request(ANN, task.id)
@@ -833,3 +837,53 @@ async def test_a_run_acquired_for_a_cancelled_notification_is_executed(
         proceed.set()
         now = await sqlite.until(run, "queued" if is_stopping else "succeeded")
     assert now.attempt == (0 if is_stopping else 1)
+
+
+async def test_no_secret_is_in_what_a_run_reports(sqlite: World) -> None:
+    went_on = asyncio.Event()
+
+    async def work(context: RunContext) -> HandlerResult:
+        context.log("stdout", "to")
+        context.log("stderr", "another line\n")
+        context.log("stdout", "ken-geheim and token-of-another. ")
+        context.report_progress(0.5, "with token-geheim")
+        await went_on.wait()
+        context.log("stdout", "token-geh")
+        return HandlerResult(1, "refused: token-geheim")
+
+    async with sqlite.running():
+        run = await sqlite.request(work, token="Bearer token-geheim")
+
+        async def has_reported() -> bool:
+            async with sqlite.db.read() as connection:
+                text = await connection.scalar(select(runs_table.c.progress_text))
+            return text == "with ***"
+
+        await eventually(has_reported)
+        went_on.set()
+        run = await sqlite.until(run)
+    assert run.error == "refused: ***"
+    # What could have been the beginning of a secret is written at the end.
+    assert await sqlite.text(run, "stdout") == "*** and token-of-another. token-geh"
+    assert await sqlite.text(run, "stderr") == "another line\n"
+
+
+async def test_no_secret_is_in_the_traceback_of_a_handler(
+    sqlite: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(_context: RunContext) -> HandlerResult:
+        try:
+            int("token-geheim")
+        except ValueError as error:
+            raise RuntimeError("cannot use token-geheim") from error
+
+    async with sqlite.running():
+        run = await sqlite.until(await sqlite.request(work, token="token-geheim"), "failed")
+    assert run.error == "The handler failed. The reason is in the service's log."
+    (record,) = [each for each in caplog.records if "failed the run" in each.message]
+    assert record.exc_info
+    logged = "".join(traceback.format_exception(record.exc_info[1]))
+    assert "with base 10: '***'" in logged
+    assert "RuntimeError: cannot use ***" in logged
+    assert "token-geheim" not in logged
+    assert "token-geheim" not in caplog.text

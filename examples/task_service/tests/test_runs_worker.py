@@ -186,7 +186,9 @@ async def test_the_oldest_is_acquired_first(world: World) -> None:
     first, second = await world.queue(), await world.queue("bob")
     worker = world.worker("w1")
     acquired = await acquire(worker)
-    assert acquired == AcquiredRun(first.id, "w1", 1, "anything", {"do": "x"}, 7, SavedLog())
+    assert acquired == AcquiredRun(
+        first.id, first.task_id, "w1", 1, "anything", {"do": "x"}, 7, SavedLog()
+    )
     run = await world.get(first.id)
     assert (run.state, run.attempt, run.started_at) == (RunState.RUNNING, 1, world.clock.now())
     assert (await acquire(worker)).run_id == second.id

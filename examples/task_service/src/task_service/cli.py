@@ -23,6 +23,7 @@ import click
 from prometheus_client import CollectorRegistry
 from uvicorn.loops.auto import auto_loop_factory
 
+from msk_auth import SystemClock
 from msk_auth.errors import ConfigurationError, MskAuthError, StoreUnavailable
 
 from .accounts.audit import AuditQuery
@@ -31,15 +32,16 @@ from .app import create_app
 from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
 from .db.paging import PageRequest
-from .deployment import forget_deployment_id, forget_secrets
+from .deployment import check_parameter_keys, forget_deployment_id, forget_secrets
 from .doctor import examine, reported
 from .memory import hide_memory, keep_what_exists, return_large_blocks
 from .observability import RunMetrics, configure_logging, serve_worker_metrics
 from .restore import list_actions, read_export, refuse_what_ended
-from .secrets_file import FILE_NAME
+from .secrets_file import FILE_NAME, load_or_create_secrets
 from .server import Server, bind, is_loopback
 from .services import Services
-from .settings import Settings, load_settings
+from .settings import PREFIX, Settings, load_settings
+from .tasks.sealing import any_unsealed, seal_all
 from .tasks.tasks import add_example_task
 from .worker import RUN_GRACE, Worker
 
@@ -167,7 +169,8 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
 @click.option(
     "--finish",
     is_flag=True,
-    help="Also apply changes that older versions cannot run with. No process of one may be left.",
+    help="Also apply changes that older versions cannot run with, and seal the secrets of all tasks with the current pepper."
+    " No process of an older version may be left.",
 )
 @click.option(
     "--new-secrets",
@@ -184,6 +187,19 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
 def migrate(finish: bool, new_secrets: bool, new_deployment: bool) -> None:
     """Bring the database to this version's schema. `serve` and `worker` do it too."""
     asyncio.run(_migrate(load_settings(), finish, new_secrets, new_deployment))
+
+
+@main.command("parameter-keys")
+def parameter_keys() -> None:
+    """Print the setting with which workers open the secrets in the parameters of tasks.
+
+    The keys are derived from the peppers in the data folder; run it where a process serves, and again when the pepper is
+    rotated. Whoever has them and the database can read these secrets, and nothing else.
+    """
+    settings = load_settings()
+    settings.create_data_dir()
+    found = load_or_create_secrets(settings.data_dir, SystemClock().now())
+    click.echo(f"{PREFIX}PARAMETER_KEYS={found.parameter_keys.to_text()}")
 
 
 @main.command("copy-data")
@@ -304,8 +320,11 @@ async def _migrate(
             await forget_deployment_id(services.db)
         # Opening the services has migrated already; this applies and reports what remains.
         later = await migrate_database(services.db, finish=finish)
+        if finish and (sealed := await seal_all(services.db, services.parameters)):
+            click.echo(f"Tasks and runs whose secrets were sealed: {sealed}.")
+        unfinished = later or await any_unsealed(services.db, services.parameters)
     click.echo("The database has this version's schema.")
-    if later:
+    if unfinished:
         click.echo(
             "Once no process of an older version is left, run: task-service migrate --finish"
         )
@@ -381,7 +400,10 @@ async def _work(settings: Settings, grace: timedelta) -> None:
     worker = Worker.build(settings, observer=RunMetrics(registry))
     try:
         await migrate_database(worker.db)
-        logging.getLogger(__name__).info("executing runs as %s", worker.runner.worker_id)
+        keys = await check_parameter_keys(worker.db, settings.parameter_keys)
+        log = logging.getLogger(__name__)
+        log.info("keys for the secrets of tasks: %s", keys)
+        log.info("executing runs as %s", worker.runner.worker_id)
         with _worker_metrics(settings, registry):
             _notify_systemd()
             await worker.execute_runs(stop, grace)

@@ -25,6 +25,7 @@ from msk_auth.errors import ConfigurationError
 from task_service.db.engine import Database, lock_table
 from task_service.db.schema import deployment, secret_checks
 from task_service.ids import new_id
+from task_service.parameter_keys import ParameterKeys
 from task_service.secrets_file import TOKEN_KEY
 
 _ID: Final = "id"
@@ -111,6 +112,36 @@ async def agree_on_secrets(
             await connection.execute(
                 insert(secret_checks).values(pepper_id=name, fingerprint=mine[name])
             )
+
+
+async def check_parameter_keys(db: Database, keys: ParameterKeys) -> str:
+    """Check that a worker can open the secrets that processes seal now.
+
+    Args:
+        db: A database of this version's schema.
+        keys: Those of the setting `parameter_keys`.
+
+    Returns:
+        A sentence with the state.
+
+    Raises:
+        ConfigurationError: There are keys, and one that is in use is not among them.
+        StoreUnavailable: The database does not answer.
+    """
+    if not keys.values:
+        return "there are none here; a worker without them fails runs of tasks with secrets"
+    async with db.read() as connection:
+        found = await connection.scalars(
+            select(secret_checks.c.pepper_id).where(secret_checks.c.pepper_id.startswith(_USED))
+        )
+    used = {name.removeprefix(_USED) for name in found}
+    lacking = [name for name in sorted(used - keys.values.keys()) if not name.startswith(TOKEN_KEY)]
+    if lacking:
+        raise ConfigurationError(
+            f"TASK_SERVICE_PARAMETER_KEYS lacks {', '.join(lacking)}, which other processes use: this one could not open the"
+            " secrets of tasks. Set it to what task-service parameter-keys prints on a machine that serves."
+        )
+    return "they open what other processes seal"
 
 
 async def forget_secrets(db: Database) -> None:

@@ -22,9 +22,12 @@ from msk_auth.errors import ConfigurationError, MskAuthError, StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.migrate import SchemaState, schema_state, waiting_for_finish
 from task_service.db.pooling import refuse_shared_sessions
-from task_service.deployment import check_secrets
+from task_service.deployment import check_parameter_keys, check_secrets
+from task_service.handlers import HandlerEnvironment, HandlerRegistry
 from task_service.secrets_file import FILE_NAME, load_or_create_secrets
 from task_service.settings import Settings, load_settings
+from task_service.tasks.parameters import TaskParameters
+from task_service.tasks.sealing import any_unsealed
 from task_service.tasks.status import count_live_workers
 
 MAX_SKEW_SECONDS: Final = 5.0
@@ -142,6 +145,7 @@ async def _examine_database(settings: Settings) -> AsyncGenerator[Finding]:
         yield schema
         if not schema.ok or await schema_state(db) is SchemaState.OLDER:
             return
+        yield await _check("secrets of tasks", _secrets_of_tasks(db, settings))
         for subject, check in () if settings.on_sqlite else _OF_PROCESSES:
             yield await _check(subject, check(db, settings))
     finally:
@@ -227,6 +231,22 @@ async def _schema(db: Database, settings: Settings) -> str:
             return "is brought to this version at start"
 
 
+async def _secrets_of_tasks(db: Database, settings: Settings) -> str:
+    async def no_commands() -> tuple[str, ...]:
+        return ()
+
+    if not (settings.data_dir / FILE_NAME).exists():
+        return f"without {FILE_NAME} none of them can be read here"
+    keys = load_or_create_secrets(settings.data_dir, SystemClock().now()).parameter_keys
+    registry = HandlerRegistry.load(HandlerEnvironment(no_commands))
+    if await any_unsealed(db, TaskParameters(registry, keys)):
+        return (
+            "some are in plain text, or sealed with an earlier pepper; once no older process runs, run:"
+            " task-service migrate --finish"
+        )
+    return "are sealed with the current pepper"
+
+
 async def _clock(db: Database, _: Settings) -> str:
     clock = SystemClock()
     async with db.read() as connection:
@@ -250,6 +270,10 @@ async def _shared_secrets(db: Database, settings: Settings) -> str:
     secrets = load_or_create_secrets(settings.data_dir, SystemClock().now())
     await check_secrets(db, secrets.fingerprints)
     return "these secrets are those of the other processes"
+
+
+async def _parameter_keys(db: Database, settings: Settings) -> str:
+    return await check_parameter_keys(db, settings.parameter_keys)
 
 
 async def _workers(db: Database, settings: Settings) -> str:
@@ -279,5 +303,6 @@ _OF_A_SERVER: Final[tuple[tuple[str, _DatabaseCheck], ...]] = (
 _OF_PROCESSES: Final[tuple[tuple[str, _DatabaseCheck], ...]] = (
     ("clock", _clock),
     ("shared secrets", _shared_secrets),
+    ("parameter keys", _parameter_keys),
     ("workers", _workers),
 )

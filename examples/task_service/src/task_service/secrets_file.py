@@ -1,6 +1,7 @@
 """The service's own secrets: `secrets.json` in the data folder.
 
-It holds the peppers for the digests of API keys, and the keys that sign login tokens. The first start creates it, and it
+It holds the peppers for the digests of API keys, and the keys that sign login tokens. From the peppers come the keys that
+seal the secrets of tasks. The first start creates it, and it
 is never written again: to rotate, the operator adds an entry and restarts (the newest token key is the first one; the
 current pepper is named). A reader of the file can forge logins, so a file that is readable by other users than its owner
 is refused.
@@ -32,6 +33,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from msk_auth import PepperRing, SigningKey
 from msk_auth.errors import ConfigurationError
 from msk_auth.tokens import AlgorithmName
+from task_service.parameter_keys import ParameterKeys
 
 FILE_NAME: Final = "secrets.json"
 
@@ -49,6 +51,7 @@ class Secrets:
         peppers: For the digests of API keys.
         token_keys: For login tokens.
         throttle_key: For the names of counts; derived from the current pepper.
+        parameter_keys: For the secrets in the parameters of tasks; derived from the peppers.
         fingerprints: By name of each pepper and token key, to compare them with those of other processes. A pepper is
             named by its id, a token key by its id after `token:`.
         in_use: The names of the current pepper and of the token key that signs: what this process makes with them, the
@@ -58,6 +61,7 @@ class Secrets:
     peppers: PepperRing
     token_keys: tuple[SigningKey, ...]
     throttle_key: bytes
+    parameter_keys: ParameterKeys
     fingerprints: Mapping[str, str]
     in_use: frozenset[str]
 
@@ -197,6 +201,10 @@ class _Content(_Part):
             peppers=PepperRing(peppers, current=self.peppers.current),
             token_keys=token_keys,
             throttle_key=_derived(peppers[self.peppers.current], "login attempts"),
+            parameter_keys=ParameterKeys(
+                {name: _derived(value, "secrets in parameters") for name, value in peppers.items()},
+                self.peppers.current,
+            ),
             fingerprints={
                 **{name: _derived(value, "fingerprint").hex() for name, value in peppers.items()},
                 # An id of a pepper has no colon.

@@ -40,7 +40,6 @@ from .observability import Metrics, free_bytes
 from .provider_login import OidcLogin
 from .secrets_file import load_or_create_secrets
 from .settings import Settings
-from .tasks.parameters import TaskParameters
 from .tasks.run_log import LogReader
 from .tasks.runs import Runs
 from .tasks.status import StatusReport, WorkerStatus
@@ -151,11 +150,17 @@ class Services:
 
         # Tasks and their runs, which this process may execute.
         self.worker = worker = Worker.on(
-            db, self.config, settings, clock, serving=True, observer=self.metrics.runs
+            db,
+            self.config,
+            settings,
+            clock,
+            secrets.parameter_keys,
+            serving=True,
+            observer=self.metrics.runs,
         )
         self.tracing = worker.tracing
-        self.registry = worker.registry
-        parameters = TaskParameters(self.registry)
+        self.parameters = parameters = worker.parameters
+        self.registry = parameters.registry
         self.tasks = Tasks(accounts, parameters)
         self.runs = Runs(accounts, self.config, worker.events, parameters, notifier=worker.notifier)
         self.logs = LogReader(db, worker.events, clock)

@@ -29,6 +29,7 @@ from msk_auth.errors import ConfigurationError
 from msk_auth.leaks import GITHUB_KEYS_URL
 from task_service.claim_rule import ClaimRule
 from task_service.db.engine import parse_url
+from task_service.parameter_keys import NO_KEYS, ParameterKeys
 from task_service.validation import message_of
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -95,6 +96,10 @@ def _encrypted(value: str | None) -> str | None:
     if not is_safe:
         raise ValueError("write an address that begins with https://, without a query")
     return value
+
+
+def _parameter_keys(value: object) -> object:
+    return ParameterKeys.parse(value) if isinstance(value, str) else value
 
 
 def _claim_rule(value: object) -> object:
@@ -217,6 +222,12 @@ class Settings(BaseSettings):
     """Which commands of tasks this process may execute: `echo` alone, or those that an administrator has `listed` in the
     configuration. A command has all rights of the process, and can read the secrets in the data folder. So choose
     `listed` for workers, which have no secrets; their unit and container do."""
+
+    parameter_keys: Annotated[ParameterKeys, NoDecode, BeforeValidator(_parameter_keys)] = Field(
+        default=NO_KEYS, repr=False
+    )
+    """For `task-service worker` alone: the keys that open the secrets in the parameters of tasks, as `task-service
+    parameter-keys` prints them. Processes that serve have them from their own secrets."""
 
     github_keys_url: Annotated[str, AfterValidator(_encrypted)] = GITHUB_KEYS_URL
     """The address of the public keys that verify reports of leaked keys. Fetched when a report comes, at most every two

@@ -21,8 +21,10 @@ from .db.engine import Database
 from .handlers import HandlerEnvironment, HandlerRegistry
 from .handlers.command import harmless_of
 from .observability import RunMetrics
+from .parameter_keys import ParameterKeys
 from .settings import Settings
 from .tasks.notifications import LocalEvents
+from .tasks.parameters import TaskParameters
 from .tasks.runner import Runner
 from .tasks.status import count_live_workers
 
@@ -42,13 +44,13 @@ _RUNNER_PAUSE_SECONDS: Final = 5.0
 class Worker:
     """Executes runs.
 
-    It gets no secret: neither the peppers of keys nor the signing keys of logins are in the memory of a
-    `task-service worker`.
+    Neither the peppers of keys nor the signing keys of logins are in the memory of a `task-service worker`: of all secrets it
+    gets only the keys that open the secrets in the parameters of tasks.
     """
 
     settings: Settings
     db: Database
-    registry: HandlerRegistry
+    parameters: TaskParameters
     events: LocalEvents
     notifier: QueueNotifier | None
     runner: Runner
@@ -77,7 +79,9 @@ class Worker:
         clock = SystemClock() if clock is None else clock
         db = Database.open(settings.database_url)
         config = ConfigStore(Accounts(db, clock, Audit(db, clock)))
-        return cls.on(db, config, settings, clock, serving=False, observer=observer)
+        return cls.on(
+            db, config, settings, clock, settings.parameter_keys, serving=False, observer=observer
+        )
 
     @classmethod
     def on(
@@ -86,6 +90,7 @@ class Worker:
         config: ConfigStore,
         settings: Settings,
         clock: Clock,
+        keys: ParameterKeys,
         *,
         serving: bool,
         observer: RunMetrics | None = None,
@@ -97,6 +102,7 @@ class Worker:
             config: The administrator's configuration.
             settings: As :meth:`build`.
             clock: As :meth:`build`.
+            keys: For the secrets in the parameters of tasks.
             serving: Whether this process serves the API. If so, it leaves runs to other workers where there are any,
                 unless its settings prevent that.
             observer: Called with what the process executes, for its metrics.
@@ -113,8 +119,11 @@ class Worker:
             return await count_live_workers(db) == 0
 
         permits_listed = settings.commands == "listed" or (serving and settings.leaves_runs)
-        registry = HandlerRegistry.load(
-            HandlerEnvironment(allowed_commands, settings.http_allowed_networks)
+        parameters = TaskParameters(
+            HandlerRegistry.load(
+                HandlerEnvironment(allowed_commands, settings.http_allowed_networks)
+            ),
+            keys,
         )
         events = LocalEvents()
         notifier = None
@@ -128,7 +137,7 @@ class Worker:
         runner = Runner(
             db,
             clock,
-            registry,
+            parameters,
             config,
             events,
             concurrency=settings.workers,
@@ -140,7 +149,7 @@ class Worker:
         return cls(
             settings=settings,
             db=db,
-            registry=registry,
+            parameters=parameters,
             events=events,
             notifier=notifier,
             runner=runner,

@@ -19,7 +19,7 @@ from httpx2 import (
     Request,
     Response,
 )
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from msk_auth.errors import InputInvalid
 
@@ -79,7 +79,7 @@ class HttpRequestParams(HandlerParams):
         Field(description="The request's method."),
     ] = "GET"
     headers: Annotated[
-        dict[str, str],
+        dict[str, SecretStr],
         Field(max_length=64, default_factory=dict, description="Header fields to send."),
     ]
     body: Annotated[str | None, Field(description="The request's content, sent as UTF-8.")] = None
@@ -92,9 +92,10 @@ class HttpRequestParams(HandlerParams):
 
     @field_validator("headers")
     @classmethod
-    def _headers(cls, value: dict[str, str]) -> dict[str, str]:
+    def _headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
         seen: set[str] = set()
-        for name, content in value.items():
+        for name, secret in value.items():
+            content = secret.get_secret_value()
             if _HEADER_NAME.fullmatch(name) is None:
                 raise ValueError("A header name may contain letters, digits and hyphens only.")
             if name.lower() in _RESERVED_HEADERS:
@@ -149,7 +150,7 @@ class HttpRequest(Handler[HttpRequestParams]):
 
     async def _send(self, params: HttpRequestParams, context: RunContext) -> HandlerResult:
         url = parse_url(params.url)
-        headers = params.headers
+        headers = {name: value.get_secret_value() for name, value in params.headers.items()}
         if context.traceparent is not None:
             headers = {"traceparent": context.traceparent} | headers
         body = None if params.body is None else params.body.encode()

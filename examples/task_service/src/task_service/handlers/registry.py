@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -44,6 +44,7 @@ class HandlerRegistry:
 
     def __init__(self, handlers: Iterable[Handler[Any]]) -> None:
         self._handlers: dict[str, Handler[Any]] = {}
+        self._secret_fields: dict[str, frozenset[str]] = {}
         for handler in sorted(handlers, key=lambda each: each.name):
             if _NAME.fullmatch(handler.name) is None:
                 raise ConfigurationError(
@@ -54,6 +55,10 @@ class HandlerRegistry:
                     f"Two installed handlers are named {handler.name!r}. Uninstall one of them."
                 )
             self._handlers[handler.name] = handler
+            properties = _schema_of(handler).get("properties", {})
+            self._secret_fields[handler.name] = frozenset(
+                field for field, schema in properties.items() if schema.get("writeOnly")
+            )
 
     @classmethod
     def load(cls, environment: HandlerEnvironment) -> HandlerRegistry:
@@ -79,16 +84,20 @@ class HandlerRegistry:
         return iter(self._handlers.values())
 
     def describe(self) -> list[HandlerDescription]:
-        """Every handler's description, sorted by name."""
+        """Every handler's description, sorted by name. Secret fields are `writeOnly` in the schema."""
         return [
             HandlerDescription(
                 name=handler.name,
                 title=handler.title,
                 description=handler.description,
-                params_schema=handler.Params.model_json_schema(),
+                params_schema=_schema_of(handler),
             )
             for handler in self
         ]
+
+    def secret_fields(self, name: str) -> frozenset[str]:
+        """The names of a handler's secret parameters; none if there is no such handler."""
+        return self._secret_fields.get(name, frozenset())
 
     def parse(self, name: str, params: object) -> tuple[Handler[Any], HandlerParams]:
         """Find a handler and validate parameters for it, whether or not the deployment allows them now.
@@ -115,6 +124,33 @@ class HandlerRegistry:
         handler, parsed = self.parse(name, params)
         await handler.check(parsed)
         return handler, parsed
+
+
+def _schema_of(handler: Handler[Any]) -> dict[str, Any]:
+    """The JSON schema of a handler's parameters, where a field is `writeOnly` if any part of it is."""
+    schema: dict[str, Any] = handler.Params.model_json_schema()
+    definitions = schema.get("$defs", {})
+    for field in schema.get("properties", {}).values():
+        if _is_secret(field, definitions, set()):
+            field["writeOnly"] = True
+    return schema
+
+
+def _is_secret(part: object, definitions: Mapping[str, Any], seen: set[str]) -> bool:
+    """Whether a part of a schema is `writeOnly`, or refers to one that is."""
+    if isinstance(part, list):
+        return any(_is_secret(each, definitions, seen) for each in cast("list[object]", part))
+    if not isinstance(part, dict):
+        return False
+    node = cast("dict[str, object]", part)
+    name = str(node.get("$ref", "")).removeprefix("#/$defs/")
+    if name in definitions and name not in seen:
+        seen.add(name)
+        if _is_secret(definitions[name], definitions, seen):
+            return True
+    return node.get("writeOnly") is True or any(
+        _is_secret(each, definitions, seen) for each in node.values()
+    )
 
 
 def _refuse_unstorable(params: object) -> None:

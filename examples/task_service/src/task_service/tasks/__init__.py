@@ -7,7 +7,7 @@ twice of the same run, or die at any moment: one worker at a time holds a run, a
 For owners:
 
 - `tasks` and `runs`: what an owner does with tasks and with runs, and who may see and change what
-- `parameters`: which parameters of tasks and runs are accepted
+- `parameters`: which parameters are accepted; the secrets among them are sealed, opened and masked there alone
 - `run_log`: the log and the progress of a run, from its handler into the database and on to readers
 
 For workers, in the order in which a run passes through them:
@@ -16,6 +16,7 @@ For workers, in the order in which a run passes through them:
 - `worker_runs`: the statements of a worker: acquire, renew, release, reclaim, finish
 - `next_run`: which run is next, and whether its owner and its key may still have it started
 - `execution`: one run while this process executes it, from its handler to its outcome
+- `masked_output`: keeps the secrets of a run out of its log
 
 For both:
 
@@ -26,4 +27,5 @@ For operators:
 
 - `status`: counts runs by state, and reports on the service as a whole
 - `retention`: deletes what is old
+- `sealing`: seals the secrets that an older version or an earlier pepper has left
 """

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from enum import Enum
+from traceback import format_exception
 from typing import Any, Final
 
 from msk_auth import Clock
 from msk_auth.errors import InputInvalid, StoreUnavailable
 from task_service import background
 from task_service.handlers import (
-    HandlerRegistry,
     HandlerResult,
     LeaseLost,
     Progress,
@@ -24,8 +25,10 @@ from task_service.handlers import (
 )
 from task_service.handlers.base import one_line
 
+from .masked_output import MaskedOutput
 from .models import RunState
 from .notifications import LocalEvents, wait_for_event
+from .parameters import TaskParameters
 from .run_log import RunLog
 from .worker_runs import AcquiredRun, Outcome, WorkerRuns
 
@@ -50,13 +53,17 @@ class StopReason(Enum):
     RELEASED = "this process is stopping"
 
 
+class HandlerError(Exception):
+    """The traceback of a handler, without the secrets that were in it."""
+
+
 class Execution:
     """One attempt at a run in this process.
 
     Args:
         run: The run.
         worker_runs: Where its log, progress and outcome are written.
-        registry: The handlers of this deployment.
+        parameters: Opens the parameters of the run.
         clock: The clock of the run.
         events: Notified when the run has more log or progress.
         lease: Until when this process may act on the run.
@@ -69,7 +76,7 @@ class Execution:
         self,
         run: AcquiredRun,
         worker_runs: WorkerRuns,
-        registry: HandlerRegistry,
+        parameters: TaskParameters,
         clock: Clock,
         events: LocalEvents,
         *,
@@ -79,7 +86,7 @@ class Execution:
         self.lease = lease
         self.outcome: Outcome | None = None
         self._worker_runs = worker_runs
-        self._registry = registry
+        self._parameters = parameters
         self._clock = clock
         self._events = events
         self._log = RunLog(clock, saved=run.log)
@@ -141,19 +148,39 @@ class Execution:
             )
         try:
             # Again, because the deployment and the administrator's list may have changed since.
-            handler, params = await self._registry.check(run.handler, run.params)
+            work = await self._parameters.prepare(run.task_id, run.handler, run.params)
         except InputInvalid as refusal:
             return HandlerResult(error=refusal.detail)
+        output = MaskedOutput(self._log, work.secrets)
+
+        def report(progress: Progress) -> None:
+            text = None if progress.text is None else output.mask(progress.text)
+            self._report_progress(replace(progress, text=text))
+
         context = RunContext(
             run_id=run.run_id,
             attempt=run.attempt,
             clock=self._clock,
-            sink=self._log,
-            progress=self._report_progress,
+            sink=output,
+            progress=report,
             lease=self.lease,
             traceparent=None if run.request is None else run.request.traceparent,
         )
-        return await handler.run(params, context)
+        try:
+            result = await work.handler.run(work.params, context)
+        except (LeaseLost, StoreUnavailable):
+            raise
+        except Exception as error:
+            trace = "".join(format_exception(error))
+            if output.mask(trace) == trace:
+                raise
+            # Its message, or that of a library that it calls, would be logged.
+            raise HandlerError(output.mask(trace)) from None
+        finally:
+            output.flush()
+        if result.error is not None:
+            result = replace(result, error=output.mask(result.error))
+        return result
 
     async def _save_log(self) -> None:
         """Save what the handler prints within a tenth of a second; the last batch is written with the outcome."""

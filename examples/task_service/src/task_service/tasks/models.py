@@ -117,14 +117,17 @@ class Run(_Output):
 
 
 class RunDetails(Run):
-    """A run with what it executes: its task's handler and parameters of that time, or those that it was started again with."""
+    """A run with what it executes: its task's handler and parameters of that time, or those that it was started again with.
+
+    In `params`, `{"secret": true}` stands for each secret.
+    """
 
     handler: str
     params: dict[str, Any]
 
 
 class Task(_Output):
-    """A task with its latest run."""
+    """A task with its latest run. In `params`, `{"secret": true}` stands for each secret."""
 
     id: str
     name: str
@@ -276,7 +279,7 @@ class RunOptions(_Input):
 class RerunOptions(RunOptions):
     """The body of `POST /api/runs/{runId}/rerun`; optional.
 
-    Without `params` the new run has those of the earlier one.
+    Without `params` the new run has those of the earlier one. Secrets stay as in a change of a task.
     """
 
     params: dict[str, Any] | None = None
@@ -314,8 +317,9 @@ class NewTask(_Input):
 class TaskChanges(_Input):
     """The body of `PATCH /api/tasks/{taskId}`: only the members that are present are changed (RFC 7396).
 
-    A `timeout_seconds` of null removes the task's own timeout. A new `handler` needs new `params`. A new `owner_id` hands the
-    task over with its runs, which requires `tasks:manage_all`.
+    A `timeout_seconds` of null removes the task's own timeout. A new `handler` needs new `params`. A secret stays if `params` leave
+    its field out or have `{"secret": true}` there; to keep it with other parameters than before, the caller must have entered it. A
+    new `owner_id` hands the task over with its runs, which requires `tasks:manage_all`.
     """
 
     name: _Name | None = None

@@ -8,7 +8,7 @@ One statement, :data:`NEXT_RUNS`, finds it among the rows of all runs. It reads 
 waits, however many runs they have. :func:`note_turns` numbers the turns: clocks differ, and are set.
 
 A run acts for its owner later than its request, so the statement looks again at the owner and at the key that requested the
-run. Their rows are beside the run, so this needs no secret, which a worker does not have. Revoking a key leaves what it has
+run. Their rows are beside the run, so this needs no pepper, which a worker does not have. Revoking a key leaves what it has
 started. A leak, or the request of its owner, ends that as well: :data:`REQUESTED_WITH`.
 """
 

@@ -1,17 +1,65 @@
-"""Which parameters a task or a run may have."""
+"""Which parameters a task or a run may have, and the secrets among them.
+
+A handler says which of its fields are secret. Such a field is *sealed* when it is stored, *opened* just before the handler runs,
+and *masked* wherever it is shown. What is stored in its place names the key, the user who entered it, and the ciphertext::
+
+    {"sealed": {"key": "2026-11-21-5f0c", "by": "usr_…", "text": "<base64url>"}}
+
+The cipher is AES-SIV (RFC 5297). The task, the field and the user are its associated data, so a sealed field cannot be opened in
+another place. A random nonce keeps equal secrets apart. Its reuse is harmless, so a field that is sealed again with another key
+keeps it: the copies of one secret, in a task and in its runs, stay equal.
+
+A secret stays with the other parameters that its user entered it for: another user who changes those enters it again. Otherwise
+a new owner, or an administrator, could send it to a host of their own.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import logging
 import re
-from typing import Any, Final
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
-from msk_auth import KeyFormat
-from msk_auth.errors import CredentialRefused, InputInvalid
-from task_service.handlers import HandlerRegistry
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from sqlalchemy import Row
+
+from msk_auth import KeyFormat, Principal
+from msk_auth.errors import CredentialRefused, FieldError, InputInvalid
+from task_service.handlers import Handler, HandlerParams, HandlerRegistry
+from task_service.parameter_keys import ParameterKeys
+
+MASK: Final = {"secret": True}
+"""What is shown of a secret. A client that sends it back keeps the secret."""
+
+_log = logging.getLogger(__name__)
 
 _KEY_FORMAT: Final = KeyFormat()
 _KEY_LIKE: Final = re.compile(rf"{_KEY_FORMAT.prefix}_[0-9A-Za-z]{{12}}_[0-9A-Za-z]{{38}}")
+_SEALED: Final = "sealed"
+_NONCE_BYTES: Final = 16
+# Of what was stored in plain text, so that a task and its runs stay equal.
+_NO_NONCE: Final = bytes(_NONCE_BYTES)
+# There is nothing to hide in these, and a client sees that the field is not set.
+_EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedWork:
+    """A handler with parameters that it accepts now.
+
+    Attributes:
+        secrets: The texts in the secret parameters.
+    """
+
+    handler: Handler[Any]
+    params: HandlerParams
+    secrets: frozenset[str]
 
 
 class TaskParameters:
@@ -19,26 +67,218 @@ class TaskParameters:
 
     Args:
         registry: The handlers of this deployment.
+        keys: Seal and open secrets.
+
+    Attributes:
+        registry: The handlers.
     """
 
-    def __init__(self, registry: HandlerRegistry) -> None:
-        self._registry = registry
+    def __init__(self, registry: HandlerRegistry, keys: ParameterKeys) -> None:
+        self.registry = registry
+        self._keys = keys
 
-    async def accept(self, handler: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def accept(
+        self,
+        principal: Principal[Any],
+        task_id: str,
+        handler: str,
+        sent: Mapping[str, Any] | None,
+        *,
+        before: Row[Any] | None = None,
+    ) -> dict[str, Any]:
         """Validate parameters, and return them as they are stored.
+
+        Args:
+            principal: Who sends them.
+            task_id: The task.
+            handler: The name of the task's handler.
+            sent: The parameters; None means those of `before`. A secret that is left out, or is sent as :data:`MASK`, stays.
+            before: The row of the task or the run whose secrets stay.
 
         Raises:
             InputInvalid: There is no such handler, or it does not accept or allow the parameters; or they contain an API key
-                of this service.
+                of this service; or there is no secret that could stay, or the principal may not keep it.
         """
-        await self._registry.check(handler, params)
-        for found in _KEY_LIKE.findall(json.dumps(params, ensure_ascii=False)):
-            try:
-                _KEY_FORMAT.parse(found)
-            except CredentialRefused:
-                continue
+        secret_fields = self.registry.secret_fields(handler)
+        if before is not None and before.handler != handler:
+            before = None
+        if sent is None:
+            sent = {} if before is None else self.mask(handler, before.params)
+        kept = {} if before is None else self._kept(before, sent)
+        params = {**sent, **kept}
+        refused = [
+            FieldError(f"params.{name}", "There is no secret to keep. Send its value.")
+            for name, value in sent.items()
+            if name not in kept and (_is_sealed(value) or (name in secret_fields and value == MASK))
+        ]
+        if before is not None and params != before.params:
+            refused += [
+                FieldError(
+                    f"params.{name}",
+                    "Another user entered this secret for the parameters as they are. To change them, send it again.",
+                )
+                for name, value in kept.items()
+                if _user_of(value, before.owner_id) != principal.owner.id
+            ]
+        if refused:
+            raise InputInvalid(refused)
+        await self.registry.check(handler, self._open(task_id, params))
+        stored = {
+            name: self._seal(task_id, name, principal.owner.id, value)
+            if name in secret_fields and name not in kept and value not in _EMPTY
+            else value
+            for name, value in params.items()
+        }
+        _refuse_api_keys(stored)
+        return stored
+
+    async def prepare(self, task_id: str, handler: str, stored: Mapping[str, Any]) -> OpenedWork:
+        """Open the parameters of a run, and validate them for the deployment as it is now.
+
+        Raises:
+            InputInvalid: A secret cannot be opened; or the handler does not exist or accept or allow the parameters any more.
+        """
+        params = self._open(task_id, stored)
+        secret_fields = self.registry.secret_fields(handler)
+        found, checked = await self.registry.check(handler, params)
+        return OpenedWork(
+            found,
+            checked,
+            frozenset(
+                text
+                for name, value in params.items()
+                if name in secret_fields or _is_sealed(stored[name])
+                for text in _texts(value)
+            ),
+        )
+
+    def mask(self, handler: str, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters as they are shown."""
+        secret_fields = self.registry.secret_fields(handler)
+        return {
+            name: MASK
+            if _is_sealed(value) or (name in secret_fields and value not in _EMPTY)
+            else value
+            for name, value in stored.items()
+        }
+
+    def seal_stored(self, row: Row[Any], task_id: str) -> dict[str, Any]:
+        """The parameters of a row with its secrets sealed by the current key. What cannot be opened stays.
+
+        Args:
+            row: Of a task or a run; its owner counts as the user who entered what is in plain text.
+            task_id: The task.
+        """
+        secret_fields = self.registry.secret_fields(row.handler)
+        stored: dict[str, Any] = {**row.params}
+        for name, value in stored.items():
+            if not _is_sealed(value):
+                if name in secret_fields and value not in _EMPTY:
+                    stored[name] = self._seal(task_id, name, row.owner_id, value, _NO_NONCE)
+            elif value[_SEALED]["key"] != self._keys.current:
+                try:
+                    opened, nonce = self._decrypt(task_id, name, value)
+                except InputInvalid:
+                    # It is logged.
+                    continue
+                stored[name] = self._seal(task_id, name, value[_SEALED]["by"], opened, nonce)
+        return stored
+
+    def _kept(self, before: Row[Any], sent: Mapping[str, Any]) -> dict[str, Any]:
+        """The secrets of a row that stay when these parameters are sent."""
+        masked = self.mask(before.handler, before.params)
+        return {
+            name: before.params[name]
+            for name, shown in masked.items()
+            if shown is MASK and sent.get(name, MASK) == MASK
+        }
+
+    def _open(self, task_id: str, stored: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: self._decrypt(task_id, name, value)[0] if _is_sealed(value) else value
+            for name, value in stored.items()
+        }
+
+    def _seal(
+        self, task_id: str, name: str, user_id: str, value: Any, nonce: bytes | None = None
+    ) -> dict[str, Any]:
+        key_id = self._keys.current
+        assert key_id is not None  # noqa: S101 - a worker seals nothing
+        nonce = secrets.token_bytes(_NONCE_BYTES) if nonce is None else nonce
+        place = [task_id.encode(), name.encode(), user_id.encode(), nonce]
+        text = AESSIV(self._keys.values[key_id]).encrypt(json.dumps(value).encode(), place)
+        encoded = base64.urlsafe_b64encode(nonce + text).decode()
+        return {_SEALED: {"key": key_id, "by": user_id, "text": encoded}}
+
+    def _decrypt(self, task_id: str, name: str, value: dict[str, Any]) -> tuple[Any, bytes]:
+        """The value of a sealed field, and its nonce."""
+        sealed = value[_SEALED]
+        key = self._keys.values.get(sealed["key"])
+        if key is None:
+            message = f"This secret was sealed with the key {sealed['key']!r}, which this process does not have."
+            _log.error("cannot open a secret of the task %s: %s", task_id, message)
+            raise InputInvalid.of(f"params.{name}", message)
+        try:
+            data = base64.b64decode(sealed["text"], altchars=b"-_", validate=True)
+            nonce, text = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
+            place = [task_id.encode(), name.encode(), sealed["by"].encode(), nonce]
+            return json.loads(AESSIV(key).decrypt(text, place)), nonce
+        except (binascii.Error, ValueError, InvalidTag):
+            _log.error("a secret of the task %s was not sealed for it, or is damaged", task_id)
             raise InputInvalid.of(
-                "params",
-                "The parameters contain an API key of this service, and other users may read tasks. Remove the key.",
-            )
-        return params
+                f"params.{name}", "This secret was not sealed for this task. Send it again."
+            ) from None
+
+
+def changed_secrets(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names of the secrets that were set, replaced or removed.
+
+    Args:
+        before: Parameters as they were stored.
+        now: Parameters as they are stored from now on.
+    """
+    sealed = {
+        name for stored in (before, now) for name, value in stored.items() if _is_sealed(value)
+    }
+    return sorted(name for name in sealed if before.get(name) != now.get(name))
+
+
+def _is_sealed(value: Any) -> bool:
+    """Whether a stored parameter is sealed, or one that is sent has that form."""
+    match value:
+        case {"sealed": {"key": str(), "by": str(), "text": str(), **rest}, **others}:
+            return not rest and not others
+        case _:
+            return False
+
+
+def _user_of(value: Any, owner_id: str) -> str:
+    """Who entered a stored secret: the owner, if it is still in plain text."""
+    user_id: str = value[_SEALED]["by"] if _is_sealed(value) else owner_id
+    return user_id
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in a JSON value; names are not among them."""
+    parts: Iterable[object] = ()
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        parts = cast("dict[str, object]", value).values()
+    elif isinstance(value, list):
+        parts = cast("list[object]", value)
+    for part in parts:
+        yield from _texts(part)
+
+
+def _refuse_api_keys(stored: Mapping[str, Any]) -> None:
+    """Refuse an API key of this service where others can read it: whoever may read the task."""
+    for found in _KEY_LIKE.findall(json.dumps(stored, ensure_ascii=False)):
+        try:
+            _KEY_FORMAT.parse(found)
+        except CredentialRefused:
+            continue
+        raise InputInvalid.of(
+            "params",
+            "The parameters contain an API key of this service, and other users may read tasks. Remove the key.",
+        )

@@ -21,7 +21,7 @@ from msk_auth import Clock
 from task_service import background
 from task_service.accounts.config import ConfigStore
 from task_service.db.engine import Database
-from task_service.handlers import HandlerRegistry, RunLease
+from task_service.handlers import RunLease
 from task_service.ids import new_id
 from task_service.observability import RunMetrics
 from task_service.request_record import current_request
@@ -34,6 +34,7 @@ from .execution import (
     log_failure,
 )
 from .notifications import LocalEvents, wait_for_event
+from .parameters import TaskParameters
 from .worker_runs import LeaseWatch, ObservedLease, WorkerRuns
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Runner:
     Args:
         db: The service's database.
         clock: Its monotonic side measures the leases.
-        registry: The handlers of this deployment.
+        parameters: Opens the parameters of runs.
         config: The administrator's live settings.
         events: The events of this process, shared with `Tasks` and `Runs`.
         concurrency: How many runs are executed at once.
@@ -70,7 +71,7 @@ class Runner:
         self,
         db: Database,
         clock: Clock,
-        registry: HandlerRegistry,
+        parameters: TaskParameters,
         config: ConfigStore,
         events: LocalEvents,
         *,
@@ -85,7 +86,7 @@ class Runner:
     ) -> None:
         self.worker_id = new_id("wrk") if worker_id is None else worker_id
         self._clock = clock
-        self._registry = registry
+        self._parameters = parameters
         self._events = events
         self._concurrency = concurrency
         self._worker_runs = WorkerRuns(
@@ -219,7 +220,7 @@ class Runner:
                 execution = Execution(
                     run,
                     self._worker_runs,
-                    self._registry,
+                    self._parameters,
                     self._clock,
                     self._events,
                     lease=RunLease(began + self._hold),

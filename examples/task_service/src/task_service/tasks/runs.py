@@ -160,7 +160,7 @@ class Runs:
         accounts: Holds and records them.
         config: The administrator's live settings.
         events: The events of this process.
-        parameters: Accepts the parameters of a run that is started again with others.
+        parameters: Accepts the parameters of a run that is started again with others, and masks secrets.
         notifier: Notifies workers elsewhere; None if there are none.
 
     Every method raises StoreUnavailable when the database does not answer.
@@ -294,13 +294,15 @@ class Runs:
         """
         visible = visible_to(principal, runs.c.owner_id, runs.c.task_id)
         before = await self._read(run_id, visible)
-        sent = before.params if params is None else params
+        accepted = await self._parameters.accept(
+            principal, before.task_id, before.handler, params, before=before
+        )
         return await self.request(
             principal,
             before.task_id,
             idempotency_key=idempotency_key,
             priority=priority,
-            work=AcceptedWork(before.handler, await self._parameters.accept(before.handler, sent)),
+            work=AcceptedWork(before.handler, accepted),
             rerun_of=run_id,
         )
 
@@ -318,7 +320,10 @@ class Runs:
         Raises:
             RunNotFound: There is no such run, or the principal may not see it.
         """
-        return RunDetails.model_validate(await self._read(run_id, readable_by(principal)))
+        row = await self._read(run_id, readable_by(principal))
+        columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
+        params = self._parameters.mask(row.handler, row.params)
+        return RunDetails.model_validate({**columns, "params": params})
 
     async def _read(self, run_id: str, condition: ColumnElement[bool]) -> Row[Any]:
         if not is_id(run_id, "run"):

@@ -51,7 +51,7 @@ from .models import (
     TaskSort,
     TaskWithRuns,
 )
-from .parameters import TaskParameters
+from .parameters import TaskParameters, changed_secrets
 from .runs import (
     MAX_PAGE,
     RUN_COLUMNS,
@@ -153,18 +153,12 @@ async def recent_runs(
     return found
 
 
-def as_task(row: Row[Any], newest: Sequence[Run]) -> Task:
-    """Convert a row of `tasks`, with its newest runs."""
-    columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
-    return Task.model_validate({**columns, "last_run": newest[0] if newest else None})
-
-
 class Tasks:
     """The tasks of all users, each seen through its principal.
 
     Args:
         accounts: Holds and records them.
-        parameters: Accepts their parameters.
+        parameters: Accepts their parameters, and masks secrets.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
@@ -182,8 +176,8 @@ class Tasks:
         """
         owner_id = principal.owner.id if new.owner_id is None else new.owner_id
         check_may_manage(principal, owner_id)
-        params = await self._parameters.accept(new.handler, new.params)
         task_id = new_id("tsk")
+        params = await self._parameters.accept(principal, task_id, new.handler, new.params)
         async with self._accounts.change(principal) as change:
             values = {
                 **dict(new),
@@ -201,7 +195,10 @@ class Tasks:
             await change.record(
                 "task.created", task_id, name=new.name, handler=new.handler, **details
             )
-        return Task.model_validate({**values, "owner_name": owner_name, "last_run": None})
+        shown = self._parameters.mask(new.handler, params)
+        return Task.model_validate(
+            {**values, "params": shown, "owner_name": owner_name, "last_run": None}
+        )
 
     async def list(
         self,
@@ -239,7 +236,7 @@ class Tasks:
         items: list[Task] = []
         for row in shown:
             of_task = newest.get(row.id, [])
-            task = as_task(row, of_task)
+            task = self._as_task(row, of_task)
             items.append(TaskWithRuns(**dict(task), recent_runs=of_task) if recent else task)
         # A total that was not asked for is left out.
         return TaskPage(items=items, next_cursor=following, **total)
@@ -258,12 +255,16 @@ class Tasks:
     async def _read(
         self, connection: AsyncConnection, principal: Principal[Any], task_id: str
     ) -> Task:
-        found = await connection.execute(_select_tasks(principal).where(tasks.c.id == task_id))
-        row = found.one_or_none()
-        if row is None:
-            raise TaskNotFound
+        row = await _find(connection, principal, task_id)
         newest = await latest_runs(connection, [task_id])
-        return as_task(row, newest.get(task_id, []))
+        return self._as_task(row, newest.get(task_id, []))
+
+    def _as_task(self, row: Row[Any], newest: Sequence[Run]) -> Task:
+        """Convert a row of `tasks`, with its newest runs."""
+        columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
+        params = self._parameters.mask(row.handler, row.params)
+        last_run = newest[0] if newest else None
+        return Task.model_validate({**columns, "params": params, "last_run": last_run})
 
     async def patch(self, principal: Principal[Any], task_id: str, changes: TaskChanges) -> Task:
         """Change a task, or hand it over. Queued and running runs keep the parameters that they were requested with.
@@ -273,37 +274,40 @@ class Tasks:
             PermissionDenied: The task or the new owner is another, and the principal lacks `tasks:manage_all`.
             InputInvalid: The handler does not accept or allow the parameters, or there is no such owner.
         """
+        if not is_id(task_id, "tsk"):
+            raise TaskNotFound
         while True:
-            before = await self.get(principal, task_id)
+            async with self._accounts.db.read() as connection:
+                before = await _find(connection, principal, task_id)
             check_may_manage(principal, before.owner_id)
             new_owner = before.owner_id if changes.owner_id is None else changes.owner_id
             check_may_manage(principal, new_owner)
-            values = await self._changed(before, changes)
+            values = await self._changed(principal, before, changes)
             details: dict[str, Any] = {"fields": sorted(changes.model_fields_set)}
+            if secrets := changed_secrets(before.params, values.get("params", before.params)):
+                details["secrets"] = secrets
             async with self._accounts.change(principal) as change:
                 connection = change.connection
                 if new_owner != before.owner_id:
                     await _lock_owner(connection, new_owner)
                     details |= {"owner_id": [before.owner_id, new_owner]}
-                result = await connection.execute(
-                    update(tasks)
-                    .where(
-                        tasks.c.id == task_id,
-                        tasks.c.deleted_at.is_(None),
-                        # The principal was admitted to this owner's, and the parameters were validated for this handler.
-                        tasks.c.owner_id == before.owner_id,
-                        tasks.c.handler == before.handler,
+                # The principal was admitted to this owner's, and the parameters were validated for this handler beside
+                # these secrets.
+                if await _is_as_before(connection, before):
+                    await connection.execute(
+                        update(tasks)
+                        .where(tasks.c.id == task_id)
+                        .values(updated_at=change.now, **values)
                     )
-                    .values(updated_at=change.now, **values)
-                )
-                if result.rowcount:
                     if new_owner != before.owner_id:
                         await give_runs(connection, [task_id], new_owner)
                     await change.record("task.changed", task_id, **details)
                     return await self._read(connection, principal, task_id)
             # It was changed or deleted meanwhile. Read it again.
 
-    async def _changed(self, before: Task, changes: TaskChanges) -> dict[str, Any]:
+    async def _changed(
+        self, principal: Principal[Any], before: Row[Any], changes: TaskChanges
+    ) -> dict[str, Any]:
         """The columns to write."""
         values: dict[str, Any] = changes.model_dump(include=changes.model_fields_set)
         handler: str = values.get("handler", before.handler)
@@ -313,8 +317,9 @@ class Tasks:
                 "The parameters of the previous handler do not apply. Send 'params' with the new 'handler'.",
             )
         if "handler" in values or "params" in values:
-            sent = values.get("params", before.params)
-            values["params"] = await self._parameters.accept(handler, sent)
+            values["params"] = await self._parameters.accept(
+                principal, before.id, handler, values.get("params"), before=before
+            )
         return values
 
     async def delete(self, principal: Principal[Any], task_id: str) -> None:
@@ -347,6 +352,26 @@ class Tasks:
             )
             await cancel_runs(change.connection, runs.c.task_id == task_id, change.now)
             await change.record("task.deleted", task_id)
+
+
+async def _find(connection: AsyncConnection, principal: Principal[Any], task_id: str) -> Row[Any]:
+    """The row of a task that the principal may see; raises TaskNotFound."""
+    found = await connection.execute(_select_tasks(principal).where(tasks.c.id == task_id))
+    row: Row[Any] | None = found.one_or_none()
+    if row is None:
+        raise TaskNotFound
+    return row
+
+
+async def _is_as_before(connection: AsyncConnection, before: Row[Any]) -> bool:
+    """Lock a task, and see whether it still has this owner, this handler and these parameters."""
+    found = await connection.execute(
+        select(tasks.c.owner_id, tasks.c.handler, tasks.c.params)
+        .where(tasks.c.id == before.id, tasks.c.deleted_at.is_(None))
+        .with_for_update()
+    )
+    row = found.one_or_none()
+    return row is not None and tuple(row) == (before.owner_id, before.handler, before.params)
 
 
 async def _lock_owner(connection: AsyncConnection, owner_id: str) -> str:

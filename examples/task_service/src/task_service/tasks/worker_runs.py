@@ -55,6 +55,7 @@ class AcquiredRun:
     """
 
     run_id: str
+    task_id: str
     worker_id: str
     attempt: int
     handler: str
@@ -205,6 +206,7 @@ class WorkerRuns:
         return [
             AcquiredRun(
                 run_id=row.id,
+                task_id=row.task_id,
                 worker_id=self._worker_id,
                 attempt=row.attempt + 1,
                 handler=row.handler,
