@@ -75,6 +75,7 @@ async def test_secrets_in_a_form_do_not_survive_it(open_page: Open) -> None:
     await dialog.get_by_role("button", name="Add entry").click()
     await dialog.get_by_label("Headers, name 1").fill("X-Password")
     await dialog.get_by_label("Headers, value 1").fill("hunter2")
+    await dialog.get_by_label("Timeout in seconds").fill("77")
     await dialog.get_by_label("Body").fill(f"key=msk_{'A' * 12}_{'B' * 38}")
     await _end_session(page)
     await dialog.get_by_role("button", name="Create task").click()
@@ -87,6 +88,7 @@ async def test_secrets_in_a_form_do_not_survive_it(open_page: Open) -> None:
     await page.wait_for_url("**/tasks")
     await expect(dialog.get_by_label("URL")).to_have_value("https://example.org/")
     await expect(dialog.get_by_label("Headers, value 1")).to_have_count(0)
+    await expect(dialog.get_by_label("Timeout in seconds")).to_have_value("77")
     await expect(dialog.get_by_label("Body")).to_have_value("")
 
 

@@ -203,6 +203,41 @@ _TASKS = st.tuples(
 )
 
 
+async def test_a_secret_is_kept_or_replaced_and_never_shown(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    params = {"url": "https://example.org/", "headers": {"Authorization": "geheim 1"}}
+    task = {"name": "Calls", "handler": "http_request", "params": params}
+    made = await page.evaluate(SAVE_TASK, [None, task])
+    await page.goto(f"/tasks/{made['id']}")
+    facts = page.locator("#params")
+    await expect(facts).to_contain_text("A secret is set.")
+    dialog = page.get_by_role("dialog")
+
+    await page.get_by_role("button", name="Edit").click()
+    await expect(dialog).to_contain_text("It is not shown.")
+    await dialog.get_by_label("URL").fill("https://example.org/2")
+    await dialog.get_by_role("button", name="Save").click()
+    await expect(facts).to_contain_text("https://example.org/2")
+    await expect(facts).to_contain_text("A secret is set.")
+
+    await page.get_by_role("button", name="Edit").click()
+    await dialog.get_by_role("button", name="Replace Headers").click()
+    await expect(dialog.get_by_role("button", name="Add entry")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await dialog.get_by_label("Headers, name 1").fill("Authorization")
+    await dialog.get_by_label("Headers, value 1").fill("geheim 2")
+    await dialog.get_by_role("button", name="Save").click()
+    await expect(dialog).to_have_count(0)
+    await expect(facts).to_contain_text("A secret is set.")
+    assert "geheim" not in await page.content()
+
+    await page.get_by_role("button", name="Edit").click()
+    await dialog.get_by_role("button", name="Replace Headers").click()
+    await dialog.get_by_role("button", name="Save").click()
+    await expect(facts).not_to_contain_text("A secret is set.")
+
+
 async def test_edit_and_save_changes_nothing(open_page: Open) -> None:
     """For any parameters: lines, empty texts and spaces come back as they were."""
     page, _ = await open_page()

@@ -19,7 +19,8 @@ export function showProblem(form, problem) {
     const control = place && ($(`[name="${CSS.escape(field)}"]`, place) ?? $("input:not([type=hidden]), select, textarea", place));
     if (!place) rest.push(field ? `${field}: ${message}` : message);
     else $(".error", place).textContent = sentence(message);
-    if (control) control.ariaInvalid = "true";
+    // A button that replaces a secret has no value.
+    if (control && control.type !== "button") control.ariaInvalid = "true";
     const folded = place?.closest("details");
     if (folded) folded.open = true;
     first ??= control;
@@ -49,12 +50,14 @@ export function checkFields(form) {
 
 const SECRET = /_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}|\beyJ[\w-]{8}|bearer\s|basic\s|-----BEGIN|:\/\/[^/\s]*@/i;
 const ownerOf = (form) => `${me.username} ${location.pathname} ${form.dataset.draft}`;
-const mayKeep = (control) => control.type !== "password" && !SECRET.test(control.value) && !control.closest("[data-secret]");
+const mayKeep = (control) => control.type !== "password" && !SECRET.test(control.value);
+// Those of secret fields are not counted either: they are others when the form is there again.
+const controlsOf = (form) => [...form.elements].filter((control) => !control.closest("[data-secret]"));
 
 beforeLogin.add(() => {
   const form = $("dialog[open] form[data-draft]") ?? $("form[data-draft]:not(dialog *)");
   if (!form) return;
-  const values = [...form.elements].map((control) => mayKeep(control) && [control.value, control.checked]);
+  const values = controlsOf(form).map((control) => mayKeep(control) && [control.value, control.checked]);
   sessionStorage.setItem("draft", JSON.stringify([ownerOf(form), values]));
 });
 
@@ -73,7 +76,7 @@ export function restoreDraft(form) {
   sessionStorage.removeItem("draft");
   for (const [index, kept] of values.entries()) {
     // One after the other: a choice may make the fields that follow it.
-    const control = form.elements[index];
+    const control = controlsOf(form)[index];
     if (!kept || !control) continue;
     [control.value, control.checked] = kept;
     control.dispatchEvent(new Event("change", { bubbles: true }));

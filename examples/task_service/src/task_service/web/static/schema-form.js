@@ -1,5 +1,6 @@
 // Fields from a handler's JSON schema: texts, numbers, choices, switches, lists of texts and tables of texts with a
-// field for each entry; anything else is edited as JSON. What the user does not edit is sent back as it came.
+// field for each entry; anything else is edited as JSON. What the user does not edit is sent back as it came, also the mask
+// that stands for a secret.
 
 import { Problem } from "./api.js";
 import { $, h, icon, quiet } from "./dom.js";
@@ -7,10 +8,15 @@ import { $, h, icon, quiet } from "./dom.js";
 // Values of such fields are kept nowhere but in the form.
 const SECRET_NAME = /header|secret|token|password|cookie|credential|key$/i;
 
+/** Whether a value stands for a secret that is set. */
+export const isMasked = (schema, value) => schema?.writeOnly === true && value?.secret === true;
+
 /** The elements for `schema`, filled with `values`, and `read()`, which gives the values back. Ids begin with `prefix`. */
 export function schemaFields(schema, values = {}, prefix = "param") {
-  const fields = Object.entries(schema.properties ?? {}).map(([name, own]) =>
-    field(prefix, name, resolve(own, schema), schema.required?.includes(name) ?? false, values[name]));
+  const fields = Object.entries(schema.properties ?? {}).map(([name, own]) => {
+    const make = isMasked(own, values[name]) ? secretField : field;
+    return make(prefix, name, resolve(own, schema), schema.required?.includes(name) ?? false, values[name]);
+  });
   return {
     elements: fields.map(([, element]) => element),
     read: () => Object.fromEntries(fields.map(([name, , read]) => [name, read()]).filter(([, value]) => value !== undefined)),
@@ -25,12 +31,33 @@ function resolve(own, root) {
   return { ...follow(own), ...(others.length === 0 && real), ...own, nullable: options.some(({ type }) => type === "null") };
 }
 
-function field(prefix, name, schema, required, given) {
+/** A secret that is set: it stays until it is replaced, with nothing to remove it. */
+function secretField(prefix, name, schema, required, mask) {
+  const [, replacement, read] = field(prefix, name, schema, required, undefined, true);
+  const [id, place] = [`${prefix}-${name}`, `params.${name}`];
+  const replace = h("button", { type: "button", class: "button small", name: place, "aria-describedby": `${id}-hint ${id}-error` },
+    `Replace ${schema.title ?? name}`);
+  const element = h("div", { class: "field", "data-field": place, "data-secret": true },
+    h("span", { class: "label" }, schema.title ?? name),
+    h("div", {}, replace),
+    h("p", { class: "hint", id: `${id}-hint` }, "A secret is set. It is not shown."),
+    h("p", { class: "error", id: `${id}-error` }));
+  let isKept = true;
+  replace.addEventListener("click", () => {
+    isKept = false;
+    element.replaceWith(replacement);
+    $("input:not([type=hidden]), select, textarea, button", replacement).focus();
+  });
+  return [name, element, () => (isKept ? mask : read())];
+}
+
+function field(prefix, name, schema, required, given, replaces = false) {
   const id = `${prefix}-${name}`;
   const value = given ?? schema.default;
   const title = schema.title ?? name;
   const props = { id, name: `params.${name}`, "aria-describedby": `${id}-hint ${id}-error` };
   const [control, read, form] = kind(name, { ...schema, title }, { ...props, required }, value);
+  const once = schema.writeOnly && (replaces ? "Leave it empty to remove the secret." : "Not shown again after it is saved.");
   const optional = !required && schema.default !== false && !schema.default?.length;
   const secret = schema.writeOnly || schema.format === "password" || SECRET_NAME.test(name);
   const isGroup = control.matches(".entries");
@@ -38,17 +65,17 @@ function field(prefix, name, schema, required, given) {
   const element = h("div", { class: "field", "data-field": props.name, "data-secret": secret },
     control.type === "checkbox" ? h("label", { class: "check" }, control, title)
       : [isGroup ? h("span", { class: "label", id: `${id}-label` }, label) : h("label", { for: id }, label), control],
-    h("p", { class: "hint", id: `${id}-hint` }, [schema.description, form].filter(Boolean).join(" ")),
+    h("p", { class: "hint", id: `${id}-hint` }, [schema.description, form, once].filter(Boolean).join(" ")),
     h("p", { class: "error", id: `${id}-error` }));
   // A control may normalise what it is given (line breaks, spaces), refuse it, or show a default that was not given: while
-  // its parts are as they were, what was given is kept and nothing is read from it. A new required value is always read.
+  // its parts are as they were, what was given is kept and nothing is read from it. A new required value is always read, and so is a new secret.
   const parts = () => [...element.querySelectorAll("input, select, textarea")];
   const state = () => JSON.stringify(parts().map((part) => (part.type === "checkbox" ? part.checked : part.value)));
   if (given !== undefined) {
     // The service checks what is entered instead.
     for (const part of parts()) if (!part.validity.valid) for (const limit of ["required", "min", "max", "step"]) part.removeAttribute(limit);
   }
-  const untouched = given === undefined && required ? null : state();
+  const untouched = given === undefined && (required || replaces) ? null : state();
   return [name, element, () => (state() === untouched ? given : read())];
 }
 
@@ -131,7 +158,7 @@ function tableOfTexts({ id, name, title }, given) {
 /** A control, the function that reads it, and a hint on its form. */
 function kind(name, schema, props, value) {
   // An empty control is null where that is allowed, else left out, so that the handler's default applies.
-  const nothing = schema.nullable ? null : undefined;
+  const nothing = schema.nullable ? null : schema.writeOnly ? "" : undefined;
   const typed = (control, read, form) => [control, () => (control.value.trim() === "" ? nothing : read(control.value)), form];
   const area = (text) => h("textarea", { ...props, rows: 3, spellcheck: "false" }, text);
   const wrong = (message) => { throw Problem.ofField(props.name, message); };
@@ -150,7 +177,7 @@ function kind(name, schema, props, value) {
   }
   if (schema.type === "string") {
     const long = name === "body" || schema.maxLength > 10_000;
-    return typed(long ? area(value) : h("input", { ...props, value, maxlength: schema.maxLength, spellcheck: "false", autocomplete: "off" }), String);
+    return typed(long ? area(value) : h("input", { ...props, value, maxlength: schema.maxLength, spellcheck: "false", ...(schema.format === "password" ? { type: "password", autocomplete: "new-password" } : { autocomplete: "off" }) }), String);
   }
   const named = { ...props, title: schema.title };
   if (schema.type === "array" && schema.items?.type === "string") {

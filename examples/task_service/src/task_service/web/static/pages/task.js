@@ -6,7 +6,7 @@ import { hasDraft } from "../forms.js";
 import { LiveList } from "../list.js";
 import { clear, isEmpty, note, noteMissing, write } from "../log-view.js";
 import { followLog, isActive, rerun, startRun } from "../runs.js";
-import { schemaFields } from "../schema-form.js";
+import { isMasked, schemaFields } from "../schema-form.js";
 import { allHandlers, openTask, taskForm } from "../task-dialog.js";
 import { lasted, secondsOf, took, when } from "../time.js";
 import { plain } from "../trail.js";
@@ -43,7 +43,8 @@ function drawTask() {
     created_at: when,
     updated_at: when,
   });
-  $("#params").replaceChildren(...params.map(([name, value]) => h("div", {}, h("dt", {}, properties?.[name]?.title ?? name), h("dd", {}, h("pre", {}, typed(value))))));
+  $("#params").replaceChildren(...params.map(([name, value]) => h("div", {}, h("dt", {}, properties?.[name]?.title ?? name),
+    h("dd", {}, isMasked(properties?.[name], value) ? quiet("A secret is set.") : h("pre", {}, typed(value))))));
 }
 
 const state = $("#state");
