@@ -4,9 +4,8 @@
 
 import json
 import threading
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Annotated, Any, TypeAlias
 
 import pytest
@@ -32,7 +31,6 @@ from msk_auth.testing import list_routes
 
 pytestmark = pytest.mark.anyio
 
-FASTAPI = tuple(map(int, version("fastapi").split(".")))
 JSON = (b"content-type", b"application/json")
 
 
@@ -267,22 +265,6 @@ class TestHttpErrors:
         assert (reply.status, reply.header("retry-after")) == (429, "7")
 
 
-async def start(app: Any) -> list[dict[str, Any]]:
-    """What the application answers to a server that starts and stops it."""
-    asked: list[dict[str, Any]] = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-    answered: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return asked.pop(0)
-
-    async def receive_from_application(message: dict[str, Any]) -> None:
-        answered.append(message)
-
-    with suppress(ConfigurationError):  # it is sent to the server, and raised as well
-        await app({"type": "lifespan", "state": {}}, receive, receive_from_application)
-    return answered
-
-
 class TestGuards:
     async def test_the_same_policy_is_the_same_guard(self, auth: FastAPIAuth[User]) -> None:
         assert auth.principal is auth.require()
@@ -357,27 +339,6 @@ class TestGuards:
             ("DELETE", b"/a"),
         ]:
             assert (await send(app, method, b"/api/keys" + target)).status == 401
-
-    @pytest.mark.skipif(FASTAPI < (0, 112, 2), reason="starts no routers")
-    @pytest.mark.parametrize("nested", [False, True])
-    async def test_an_application_with_key_routes_and_without_install_does_not_start(
-        self, auth: FastAPIAuth[User], nested: bool
-    ) -> None:
-        app = FastAPI()
-        router = auth.key_routes()
-        if nested:
-            router = APIRouter()
-            router.include_router(auth.key_routes())
-        app.include_router(router)
-        (failed,) = await start(app)
-        assert failed["type"] == "lifespan.startup.failed"
-        assert "Call auth.install(app) on the application" in failed["message"]
-        app.middleware_stack = None
-        auth.install(app, errors="all")
-        assert [message["type"] for message in await start(app)] == [
-            "lifespan.startup.complete",
-            "lifespan.shutdown.complete",
-        ]
 
     async def test_install_is_for_fastapi(self, auth: FastAPIAuth[User]) -> None:
         with pytest.raises(ConfigurationError, match="Use StarletteAuth"):

@@ -1,7 +1,7 @@
 """What a Flask application demands of its callers, view by view, and the search for mistakes.
 
-Guards leave marks on views, and :class:`Views` holds what is declared for blueprints, applications and endpoints. A decorator
-reports its own mistakes. What shows only once the application is complete is found by :meth:`Views.check`, before the first
+Guards leave marks on views, and :class:`DeclaredViews` has what is declared for blueprints, applications and endpoints. A decorator
+reports its own mistakes. What shows only once the application is complete is found by :meth:`DeclaredViews.check`, before the first
 request is answered: Flask has no hook for the registration of views.
 """
 
@@ -11,7 +11,6 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeGuard, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -213,46 +212,39 @@ def _name_of(view: object) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class Protection:
-    """What a blueprint or an application demands of each of its views.
-
-    Attributes:
-        policy: Of every request; None demands that each view declares something.
-        unsafe: In its place, of a request with an unsafe method. None: there is no difference.
-    """
-
-    policy: Policy | None
-    unsafe: Policy | None
-
-    def of(self, method: str) -> Policy | None:
-        """What it demands of a request with this method."""
-        return self.policy if self.unsafe is None or method in SAFE_METHODS else self.unsafe
-
-
-class Views:
-    """The views of the applications that one adapter guards."""
+class DeclaredViews:
+    """What the applications that one adapter guards demand of their callers."""
 
     def __init__(self) -> None:
         self._checked: WeakSet[Flask] = WeakSet()
-        self._protected: WeakKeyDictionary[object, Protection] = WeakKeyDictionary()
+        # What a blueprint or an application demands of each of its views: of every request, and of those with an unsafe
+        # method. None twice demands that each view declares something.
+        self._protected: WeakKeyDictionary[object, tuple[Policy | None, Policy | None]]
+        self._protected = WeakKeyDictionary()
         self._by_endpoint: WeakKeyDictionary[Flask, dict[str, tuple[Policy, ...]]] = (
             WeakKeyDictionary()
         )
-        # What `checks_of` has found. An application may put another view under an endpoint by hand.
+        # What `_checks_of` has found. An application may put another view under an endpoint by hand.
         self._found: WeakKeyDictionary[Flask, dict[tuple[str, str, object], list[Policy]]]
         self._found = WeakKeyDictionary()
 
-    def protect(self, scope: Blueprint | Flask, protection: Protection) -> None:
-        """Hold all views of a scope to a policy, or to having one."""
+    def _protect(
+        self, scope: Blueprint | Flask, policy: Policy | None, unsafe: Policy | None
+    ) -> None:
+        """Hold all views of a scope to policies, or to having one."""
         self._found.clear()
-        self._protected[scope] = protection
+        self._protected[scope] = (policy, policy if unsafe is None else unsafe)
 
-    def declare(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
-        """Hold the view of one endpoint to a policy; None makes it public.
+    def declare_view(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
+        """Guard a view that cannot be decorated, by its endpoint: static files, or another package's.
+
+        Args:
+            app: The application that has it, or will have it.
+            endpoint: Such as `static` or `admin.static`.
+            policy: What it demands, on top of what it belongs to; None makes it public.
 
         Raises:
-            ConfigurationError: Something was declared for it already.
+            ConfigurationError: This was called for it before.
         """
         declared = self._by_endpoint.setdefault(app, {})
         if endpoint in declared:
@@ -263,7 +255,7 @@ class Views:
         self._found.clear()
         declared[endpoint] = PUBLIC if policy is None else (policy,)
 
-    def check_once(self, app: Flask) -> None:
+    def _check_once(self, app: Flask) -> None:
         """:meth:`check` for a request, unless it has passed for one already.
 
         Raises:
@@ -275,11 +267,14 @@ class Views:
             self._checked.add(app)
 
     def check(self, app: Flask) -> None:
-        """Find out whether every view is guarded as declared.
+        """Find out whether every view is guarded as declared, once the application is complete.
+
+        The first request does so too, and none is answered before everything is right; an application factory that calls this
+        at its end learns it at once.
 
         Raises:
-            ConfigurationError: A decorator stands above its route, a view of a protected scope declares
-                no policy, or something was declared for a view that is not there.
+            ConfigurationError: A decorator stands above its route, a view of a protected blueprint or application declares
+                no policy or contradicts :meth:`declare_view`, or that names a view that is not there.
         """
         for endpoint, view in app.view_functions.items():
             if is_exposed(view):
@@ -294,7 +289,9 @@ class Views:
                 )
 
     def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
-        """What a request has to meet: empty if the view is public, None if nothing is and has to be declared.
+        """What a request has to meet: the view's own policies and those of whatever it belongs to.
+
+        Empty if the view is public; None if it declares nothing where nothing has to be declared.
 
         Raises:
             ConfigurationError: The view has to declare something and does not, or declares two things.
@@ -303,8 +300,9 @@ class Views:
         if own == PUBLIC:
             return PUBLIC
         protected = self._protected
+        is_unsafe = method not in SAFE_METHODS
         outer = [
-            protected[layer].of(method) for layer in layers_of(app, endpoint) if layer in protected
+            protected[layer][is_unsafe] for layer in layers_of(app, endpoint) if layer in protected
         ]
         policies = (*(policy for policy in outer if policy is not None), *(own or ()))
         if policies:
@@ -316,7 +314,7 @@ class Views:
             )
         return None
 
-    def checks_of(self, app: Flask, endpoint: str, method: str) -> list[Policy]:
+    def _checks_of(self, app: Flask, endpoint: str, method: str) -> list[Policy]:
         """The policies that a request is checked against, in this order.
 
         Raises:

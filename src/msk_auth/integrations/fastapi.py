@@ -22,7 +22,6 @@ pages are no part of a router's or an application's `dependencies`.
 
 import inspect
 from collections.abc import (
-    AsyncGenerator,
     Awaitable,
     Callable,
     Collection,
@@ -30,7 +29,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
 from typing import Any, Final, Generic, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
@@ -323,9 +321,6 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
     ) -> APIRouter:
         """A router with which people manage their own keys. Its guards cannot be taken off.
 
-        An application that includes it without :meth:`install` does not start; before FastAPI 0.112.2, which starts no routers,
-        each request to them raises `ConfigurationError`.
-
         Args:
             prefix: Where to serve them.
             operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
@@ -370,7 +365,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         operation_id: Callable[[str], str] | None,
         throttle: Throttle[Request] | None = None,
     ) -> APIRouter:
-        router = APIRouter(prefix=prefix, tags=list(tags), lifespan=self._demand_install)
+        router = APIRouter(prefix=prefix, tags=list(tags))
         for row in rows:
             # For the documentation and the route audit: the endpoint checks the policy by itself.
             # It holds no session of the application while the store waits for a connection of its own.
@@ -406,12 +401,6 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
     def _session_to_read_in(self, scope: Memory) -> RequestSession | None:
         # A guard that depends on it has kept it.
         return session_of(scope, self._authenticator)
-
-    @asynccontextmanager
-    async def _demand_install(self, app: object) -> AsyncGenerator[None]:
-        # A guard checks with its first request; a router is started with its application.
-        self._bound_in({"app": app})
-        yield
 
     def _prepare(self, app: Starlette, errors: Errors) -> None:
         if not isinstance(app, FastAPI):

@@ -97,8 +97,7 @@ from msk_auth.users import AnyUsers, RequestSession
 
 from ._adapter import Adapter
 from ._flask_views import (
-    Protection,
-    Views,
+    DeclaredViews,
     ViewT,
     check_view,
     declare_decorator,
@@ -132,7 +131,7 @@ class Decorator(Protocol):
     def __call__(self, view: Callable[P, T], /) -> Callable[P, T]: ...
 
 
-class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
+class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic[UserT]):
     """Guards, error handlers and key routes for Flask, on top of one `Authenticator`.
 
     A guard is a decorator of views. It stands below the route, on functions or on the methods of a class-based view; for a
@@ -177,7 +176,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             header=header,
             find_session=session,
         )
-        self._views = Views()
+        DeclaredViews.__init__(self)
         if app is not None:
             self.init_app(app, errors=errors)
 
@@ -361,20 +360,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             scope.before_request(self._check_installed)
         elif not self.shares_guards_with(scope.extensions.get(_EXTENSION)):
             raise ConfigurationError("Call auth.init_app(app) before auth.protect(app).")
-        self._views.protect(scope, Protection(policy, unsafe))
-
-    def declare_view(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
-        """Guard a view that cannot be decorated, by its endpoint: static files, or another package's.
-
-        Args:
-            app: The application that has it, or will have it.
-            endpoint: Such as `static` or `admin.static`.
-            policy: What it demands, on top of what it belongs to; None makes it public.
-
-        Raises:
-            ConfigurationError: This was called for it before.
-        """
-        self._views.declare(app, endpoint, policy)
+        self._protect(scope, policy, unsafe)
 
     def key_routes(
         self,
@@ -448,18 +434,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         """
         return self._blueprint(name, [leak_route(path, receiver)], throttle=throttle)
 
-    def check(self, app: Flask) -> None:
-        """Find out whether every view is guarded as declared, once the application is complete.
-
-        The first request does so too, and none is answered before everything is right; an application factory that calls this
-        at its end learns it at once.
-
-        Raises:
-            ConfigurationError: A decorator stands above its route, a view of a protected blueprint or application declares
-                no policy or contradicts :meth:`declare_view`, or that names a view that is not there.
-        """
-        self._views.check(app)
-
     def admit(self, policy: Policy) -> Principal[UserT]:
         """The principal of the current request, if the policy lets it pass.
 
@@ -513,16 +487,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
         """
         return self.authenticator.watch(principal, policy)
-
-    def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
-        """What a request has to meet: the view's own policies and those of whatever it belongs to.
-
-        Empty if the view is public; None if it declares nothing where nothing has to be declared.
-
-        Raises:
-            ConfigurationError: The view has to declare something, and does not.
-        """
-        return self._views.policies_of(app, endpoint, method)
 
     def _bind(self, authenticator: Authenticator[UserT]) -> None:
         if isinstance(cast("object", authenticator), AsyncAuthenticator):
@@ -670,7 +634,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
         """Verifies a request before its view is called; Flask calls it for each request of an application."""
 
         def admit_request() -> Response | None:
-            self._views.check_once(app)
+            self._check_once(app)
             if self._authenticator.is_flush_due:
                 after_this_request(functools.partial(self._flush_after, app))
             rule = request.url_rule
@@ -681,7 +645,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], Generic[UserT]):
             in_session = self._find_session is not None and not is_library_view(
                 app.view_functions.get(rule.endpoint)
             )
-            policies = self._views.checks_of(app, rule.endpoint, request.method)
+            policies = self._checks_of(app, rule.endpoint, request.method)
             try:
                 for policy in policies:
                     self._verify(request.environ, policy, in_session=in_session)
