@@ -22,7 +22,6 @@ scanning partner program" in GitHub's documentation.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import logging
@@ -30,8 +29,7 @@ import math
 import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from msk_auth.clock import Clock
@@ -55,26 +53,11 @@ _SOURCE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,39}")
 _MASK: Final = "***"
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A key that was found in one place."""
+class Match(NamedTuple):
+    """A key that was found in one place, and the type that the reporter gives it."""
 
-    token: str = field(repr=False)
+    found: LeakedKey
     token_type: str
-    location: LeakLocation
-
-    def leaked(self) -> LeakedKey:
-        """The argument for the authenticator."""
-        return LeakedKey(self.token, self.location)
-
-    def label(self, record: ApiKey | None) -> dict[str, str]:
-        """The response for this match: no answer holds a key."""
-        return {
-            # JSON can spell lone surrogates. Such text is hashed too, and matches no key.
-            "token_hash": hashlib.sha256(self.token.encode(errors="surrogatepass")).hexdigest(),
-            "token_type": self.token_type,
-            "label": "false_positive" if record is None else "true_positive",
-        }
 
 
 def read_report(body: bytes) -> tuple[Match, ...]:
@@ -108,14 +91,14 @@ def read_report(body: bytes) -> tuple[Match, ...]:
 def _match(token: str, entry: dict[str, object]) -> Match:
     token_type, url, source = entry.get("type"), entry.get("url"), entry.get("source")
     known = isinstance(source, str) and _SOURCE.fullmatch(source) is not None
+    location = LeakLocation(
+        "github",
+        cast("str", source).lower() if known else "unknown",
+        trimmed_url(url, token) if isinstance(url, str) else None,
+    )
     return Match(
-        token=token,
-        token_type=token_type[:_MAX_TYPE] if isinstance(token_type, str) else "",
-        location=LeakLocation(
-            "github",
-            cast("str", source).lower() if known else "unknown",
-            trimmed_url(url, token) if isinstance(url, str) else None,
-        ),
+        LeakedKey(token, location),
+        token_type[:_MAX_TYPE] if isinstance(token_type, str) else "",
     )
 
 
@@ -147,8 +130,16 @@ def trimmed_url(url: str, token: str) -> str | None:
 def labels(
     matches: Sequence[Match], records: Sequence[ApiKey | None]
 ) -> tuple[dict[str, str], ...]:
-    """The responses for all matches, in their order."""
-    return tuple(match.label(record) for match, record in zip(matches, records, strict=True))
+    """The responses for all matches, in their order: no answer holds a key."""
+    return tuple(
+        {
+            # JSON can spell lone surrogates. Such text is hashed too, and matches no key.
+            "token_hash": hashlib.sha256(found.key.encode(errors="surrogatepass")).hexdigest(),
+            "token_type": token_type,
+            "label": "false_positive" if record is None else "true_positive",
+        }
+        for (found, token_type), record in zip(matches, records, strict=True)
+    )
 
 
 GITHUB_KEYS_URL: Final = "https://api.github.com/meta/public_keys/secret_scanning"
@@ -170,50 +161,38 @@ _IDENTIFIER: Final = re.compile(r"[0-9A-Za-z._-]{1,128}")
 _log = logging.getLogger("msk_auth")
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureHeaders:
-    """The two headers of a report: the name of its key, and the signature.
+def read_signature(key_identifier: str | None, signature: str | None) -> tuple[str, bytes]:
+    """The two headers of a report: the name of its key, and the signature (ECDSA, as ASN.1 in DER; RFC 3279, section 2.2.3).
 
-    Attributes:
-        identifier: The key's name.
-        signature: ECDSA, as ASN.1 in DER (RFC 3279, section 2.2.3).
+    Raises:
+        Forbidden: One is missing or has another form.
     """
+    if key_identifier is None or _IDENTIFIER.fullmatch(key_identifier) is None:
+        raise Forbidden("signature_invalid")
+    if signature is None or len(signature) > _MAX_SIGNATURE:
+        raise Forbidden("signature_invalid")
+    try:
+        return key_identifier, base64.b64decode(signature, validate=True)
+    except ValueError:
+        raise Forbidden("signature_invalid") from None
 
-    identifier: str
-    signature: bytes = field(repr=False)
 
-    @classmethod
-    def read(cls, key_identifier: str | None, signature: str | None) -> SignatureHeaders:
-        """Read the two headers.
+def check_signature(key: EllipticCurvePublicKey | None, signature: bytes, body: bytes) -> None:
+    """Verify the signature of a report with a key.
 
-        Raises:
-            Forbidden: One is missing or has another form.
-        """
-        if key_identifier is None or _IDENTIFIER.fullmatch(key_identifier) is None:
-            raise Forbidden("signature_invalid")
-        if signature is None or len(signature) > _MAX_SIGNATURE:
-            raise Forbidden("signature_invalid")
-        try:
-            return cls(key_identifier, base64.b64decode(signature, validate=True))
-        except (binascii.Error, ValueError):
-            raise Forbidden("signature_invalid") from None
+    Raises:
+        Forbidden: The signature is wrong, or there is no such key.
+    """
+    if key is None:
+        raise Forbidden("signature_invalid")
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.hashes import SHA256
 
-    def check(self, key: EllipticCurvePublicKey | None, body: bytes) -> None:
-        """Verify the signature of these bytes with a key.
-
-        Raises:
-            Forbidden: The signature is wrong, or there is no such key.
-        """
-        if key is None:
-            raise Forbidden("signature_invalid")
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
-        from cryptography.hazmat.primitives.hashes import SHA256
-
-        try:
-            key.verify(self.signature, body, ECDSA(SHA256()))
-        except InvalidSignature:
-            raise Forbidden("signature_invalid") from None
+    try:
+        key.verify(signature, body, ECDSA(SHA256()))
+    except InvalidSignature:
+        raise Forbidden("signature_invalid") from None
 
 
 class PublishedKeys:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.leaks.support import match, report
 
 from msk_auth import KeyFormat
-from msk_auth._leak_reports import MAX_MATCHES, MAX_REPORT, read_report, trimmed_url
+from msk_auth._leak_reports import MAX_MATCHES, MAX_REPORT, labels, read_report, trimmed_url
 from msk_auth.errors import InputInvalid
 from msk_auth.events import LeakLocation
 
@@ -39,19 +39,20 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 def test_every_text_that_was_found_is_looked_at(entries: list[Any]) -> None:
     found = read_report(json.dumps(entries).encode())
     sent = [entry for entry in entries if isinstance(entry, dict)]
-    assert [each.token for each in found] == [
+    assert [each.found.key for each in found] == [
         entry["token"] for entry in sent if isinstance(entry.get("token"), str) and entry["token"]
     ]
     for each in found:
-        document = each.label(None)
+        (document,) = labels([each], [None])
         assert len(document["token_hash"]) == 64
         assert document["label"] == "false_positive"
         assert len(document["token_type"]) <= 200
-        assert each.location.reporter == "github"
-        assert len(each.location.source) <= 40
-        assert each.location.url is None or len(each.location.url) <= 500
-        if len(each.token) > 5:
-            assert each.token not in repr(each)
+        location = each.found.location
+        assert location.reporter == "github"
+        assert len(location.source) <= 40
+        assert location.url is None or len(location.url) <= 500
+        if len(each.found.key) > 5:
+            assert each.found.key not in repr(each)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +88,8 @@ def test_a_report_has_bounds() -> None:
     ],
 )
 def test_the_source_is_a_word(source: object, expected: str) -> None:
-    (found,) = read_report(report({"token": "x", "source": source}))
-    assert found.location == LeakLocation("github", expected, None)
+    (match,) = read_report(report({"token": "x", "source": source}))
+    assert match.found.location == LeakLocation("github", expected, None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msk_auth._fork import after_fork_in_child
-from msk_auth._leak_reports import PublishedKeys, SignatureHeaders, labels, read_report
+from msk_auth._leak_reports import (
+    PublishedKeys,
+    check_signature,
+    labels,
+    read_report,
+    read_signature,
+)
 
 from . import primitives
 from .authenticator import AsyncAuthenticator
@@ -58,15 +64,15 @@ class AsyncGitHubLeakReceiver:
             InputInvalid: The body is no report, or too long.
             StoreUnavailable: The store did not answer; some keys may be revoked. GitHub may send the report again.
         """
-        presented = SignatureHeaders.read(key_identifier, signature)
-        key = self._keys.find(presented.identifier)
+        identifier, made = read_signature(key_identifier, signature)
+        key = self._keys.find(identifier)
         if key is None:
             async with primitives.holding(self._fetching):
-                if self._keys.begin_fetch(presented.identifier):
+                if self._keys.begin_fetch(identifier):
                     with self._keys.fetching():
                         self._keys.fill(await self._fetch_keys())
-            key = self._keys.find(presented.identifier)
-        presented.check(key, body)
+            key = self._keys.find(identifier)
+        check_signature(key, made, body)
         matches = read_report(body)
-        found = await self._authenticator.revoke_leaked([match.leaked() for match in matches])
+        found = await self._authenticator.revoke_leaked([match.found for match in matches])
         return labels(matches, found)
