@@ -1,9 +1,8 @@
-"""A stream ends with all of its tasks, whichever of them ends first."""
+"""A stream that fails, and how many of them a user may hold. How a stream ends otherwise is in test_api_runs_log.py."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, nullcontext
 
 import pytest
@@ -12,7 +11,6 @@ from starlette.types import Message
 from task_service.api.event_stream import (
     MAX_STREAMS_OF_USER,
     EventStream,
-    ServerEvent,
     StreamLimit,
     Write,
 )
@@ -21,71 +19,23 @@ from task_service.errors import TooManyRequests
 pytestmark = pytest.mark.anyio
 
 
-async def sent_by(
-    produce: Callable[[Write], Awaitable[None]],
-    *,
-    stopping: asyncio.Event | None = None,
-    gone: asyncio.Event | None = None,
-) -> list[Message]:
-    sent: list[Message] = []
-
-    async def receive() -> Message:
-        await (gone or asyncio.Event()).wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    before = asyncio.all_tasks()
-    stream = EventStream(produce, stopping=stopping or asyncio.Event(), held=nullcontext())
-    async with asyncio.timeout(60):
-        await stream({"type": "http"}, receive, send)
-    assert asyncio.all_tasks() <= before
-    return sent
-
-
-def event(text: str) -> bytes:
-    return ServerEvent("log", text, id="7").encode()
-
-
-async def test_it_sends_what_is_produced_and_ends_with_it() -> None:
-    async def produce(write: Write) -> None:
-        await write(event("a"))
-        await write(event("b"))
-
-    start, first, second, end = await sent_by(produce)
-    headers = dict(start["headers"])
-    assert headers[b"content-type"].startswith(b"text/event-stream")
-    assert b"content-length" not in headers
-    assert first["body"] == b"id: 7\nevent: log\ndata: a\n\n"
-    assert (second["more_body"], end) == (
-        True,
-        {"type": "http.response.body", "body": b"", "more_body": False},
-    )
-
-
-@pytest.mark.parametrize("who", ["client", "service"])
-async def test_it_ends_when_the_client_goes_away_or_the_service_stops(who: str) -> None:
-    over, closed = asyncio.Event(), asyncio.Event()
-
-    async def produce(write: Write) -> None:
-        try:
-            over.set()
-            await asyncio.Event().wait()
-        finally:
-            closed.set()
-
-    await sent_by(produce, **{"gone" if who == "client" else "stopping": over})
-    assert closed.is_set()
-
-
 async def test_what_goes_wrong_in_the_middle_breaks_it_off() -> None:
     async def produce(write: Write) -> None:
         raise RuntimeError("unforeseen")
 
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        assert message["type"] == "http.response.start"
+
+    before = asyncio.all_tasks()
+    stream = EventStream(produce, stopping=asyncio.Event(), held=nullcontext())
     with pytest.raises(ExceptionGroup) as raised:
-        await sent_by(produce)
+        await stream({"type": "http"}, receive, send)
     assert raised.group_contains(RuntimeError, match="unforeseen")
+    assert asyncio.all_tasks() <= before
 
 
 def test_one_user_cannot_hold_all_streams() -> None:

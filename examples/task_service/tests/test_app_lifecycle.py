@@ -201,7 +201,7 @@ async def test_old_sessions_are_purged_even_after_a_failure(
     monkeypatch.setattr(housekeeping, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(service.services.sessions, "purge", purge)
     it = service.services
-    task = asyncio.create_task(housekeeping.purge_periodically(it))
+    task = asyncio.create_task(housekeeping.keep_house(it))
     async with asyncio.timeout(60):
         await purged.wait()
     task.cancel()
@@ -230,7 +230,7 @@ async def test_the_end_of_a_key_is_announced_once_even_after_a_failure(
 
     monkeypatch.setattr(housekeeping, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(it.key_store, "list_expiring", list_expiring)
-    tasks = [asyncio.create_task(housekeeping.announce_periodically(it)) for _ in range(2)]
+    tasks = [asyncio.create_task(housekeeping.keep_house(it)) for _ in range(2)]
     entries: list[Any] = []
     async with asyncio.timeout(60):
         while not entries:

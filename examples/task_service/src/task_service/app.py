@@ -41,7 +41,7 @@ from .api.tasks import tasks_router
 from .compression import Compression
 from .db.migrate import migrate
 from .errors import MethodNotAllowed, PageNotFound
-from .housekeeping import announce_periodically, purge_periodically
+from .housekeeping import keep_house
 from .login_cookie import PENDING, LoginCookie
 from .middleware import BodyLimit, HeadAsGet, RequestLog, SecurityHeaders
 from .provider_login import PENDING_SECONDS
@@ -247,10 +247,7 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
         await open_while_serving.enter_async_context(services.key_activity)
         if services.oidc is not None:
             await open_while_serving.enter_async_context(services.oidc.logout_tokens)
-        tasks = [
-            background.begin(purge_periodically(services), name="purge"),
-            background.begin(announce_periodically(services), name="ends of keys"),
-        ]
+        tasks = [background.begin(keep_house(services), name="housekeeping")]
         if services.failure_webhook is not None:
             sending = services.failure_webhook.send_periodically(services.stopping)
             tasks.append(background.begin(sending, name="failure webhook"))

@@ -33,28 +33,24 @@ async def purge(services: Services) -> None:
             _log.info("deleted %d audit entries older than %d days", deleted, days)
 
 
-async def purge_periodically(services: Services) -> None:
-    """:func:`purge` once an hour, until the service stops."""
-    while not services.stopping.is_set():
-        try:
-            await purge(services)
-        except StoreUnavailable:
-            _log.warning("the database did not answer, so nothing was purged; trying again later")
-        await wait_for_event(services.stopping, _PAUSE_SECONDS)
-
-
-async def announce_periodically(services: Services) -> None:
-    """Announce once an hour, until the service stops, which keys end soon; the audit log records each announcement.
+async def announce(services: Services) -> None:
+    """Announce which keys end soon; the audit log records each announcement.
 
     Every process that serves does this, and each announcement is made by one of them.
     """
-    expiry = AsyncKeyExpiry(services.authenticator)
+    if count := await AsyncKeyExpiry(services.authenticator).announce():
+        _log.info("announced the end of %d keys", count)
+
+
+async def keep_house(services: Services) -> None:
+    """:func:`purge` and :func:`announce` once an hour, until the service stops."""
     while not services.stopping.is_set():
-        try:
-            if count := await expiry.announce():
-                _log.info("announced the end of %d keys", count)
-        except StoreUnavailable:
-            _log.warning(
-                "the database did not answer, so no end of a key was announced; trying again later"
-            )
+        for work, undone in (
+            (purge, "nothing was purged"),
+            (announce, "no end of a key was announced"),
+        ):
+            try:
+                await work(services)
+            except StoreUnavailable:
+                _log.warning("the database did not answer, so %s; trying again later", undone)
         await wait_for_event(services.stopping, _PAUSE_SECONDS)
