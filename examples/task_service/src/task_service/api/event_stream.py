@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
@@ -16,30 +15,6 @@ from task_service.errors import TooManyRequests
 
 MAX_STREAMS_OF_USER: Final = 32
 """How many streams one user may have open in one process."""
-
-HEARTBEAT: Final = b":\n\n"
-"""A comment, which clients ignore: it keeps proxies from closing an idle connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerEvent:
-    """One event.
-
-    Attributes:
-        name: The type of event.
-        data: One line of text, such as JSON.
-        id: The client sends it as `Last-Event-ID` when it reconnects.
-    """
-
-    name: str
-    data: str
-    id: str | None = None
-
-    def encode(self) -> bytes:
-        """The event in its wire format."""
-        head = "" if self.id is None else f"id: {self.id}\n"
-        return f"{head}event: {self.name}\ndata: {self.data}\n\n".encode()
-
 
 Write = Callable[[bytes], Awaitable[None]]
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import PlainTextResponse
 
 from msk_auth import Policy, Principal, any_credential
@@ -37,7 +38,7 @@ from task_service.tasks.models import (
 from task_service.tasks.run_log import LogReader
 from task_service.tasks.runs import Runs
 
-from .event_stream import HEARTBEAT, EventStream, ServerEvent, StreamLimit, Write
+from .event_stream import EventStream, StreamLimit, Write
 from .json_route import IdempotencyKey, JsonRoute, Time, WantedPage
 from .openapi import Responses, path_id, problems
 
@@ -175,13 +176,13 @@ def runs_router(
                 ):
                     async for item in items:
                         if isinstance(item, LogLine):
-                            await write(_log_event(item).encode())
+                            await write(_log_event(item))
                         elif isinstance(item, Progress):
-                            await write(_progress_event(item).encode())
+                            await write(_progress_event(item))
                         else:
-                            await write(HEARTBEAT)
+                            await write(KEEPALIVE_COMMENT)
                 run = await runs.get(await auth.verify_again(request, _READ), run_id)
-                await write(ServerEvent("end", run.model_dump_json()).encode())
+                await write(format_sse_event(event="end", data_str=run.model_dump_json()))
 
         return EventStream(produce, stopping=stopping, held=streams.held(principal.owner.id))
 
@@ -196,13 +197,13 @@ _LOG_RESPONSES: Final[Responses] = {
 }
 
 
-def _log_event(line: LogLine) -> ServerEvent:
-    return ServerEvent("log", line.model_dump_json(), id=str(line.seq))
+def _log_event(line: LogLine) -> bytes:
+    return format_sse_event(event="log", data_str=line.model_dump_json(), id=str(line.seq))
 
 
-def _progress_event(progress: Progress) -> ServerEvent:
+def _progress_event(progress: Progress) -> bytes:
     # Without an id: a client that reconnects resumes the log, and gets the latest progress again.
-    return ServerEvent("progress", json.dumps(asdict(progress)))
+    return format_sse_event(event="progress", data_str=json.dumps(asdict(progress)))
 
 
 async def _whole_log(logs: LogReader, run: Run) -> str:
