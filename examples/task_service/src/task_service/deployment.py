@@ -18,7 +18,6 @@ from datetime import datetime
 from typing import Final
 
 from sqlalchemy import delete, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth.errors import ConfigurationError
@@ -49,8 +48,7 @@ async def deployment_id(db: Database, now: datetime) -> str:
         found: str | None = await connection.scalar(wanted)
     if found is not None:
         return found
-    dialect = sqlite if db.engine.dialect.name == "sqlite" else postgresql
-    first = dialect.insert(deployment).values(name=_ID, value=new_id("dep"), noted_at=now)
+    first = db.insert(deployment).values(name=_ID, value=new_id("dep"), noted_at=now)
     async with db.write() as connection:
         # The first process wins; this waits for a concurrent insert.
         await connection.execute(first.on_conflict_do_nothing(index_elements=[_COLUMNS.name]))

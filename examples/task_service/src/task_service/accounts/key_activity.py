@@ -10,10 +10,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import case, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from msk_auth import Clock
 from msk_auth.errors import StoreUnavailable
@@ -172,13 +171,12 @@ class KeyActivity(Flushing):
             }
             for (key_id, _), count in counts.items()
         }
-        insert: Any = (sqlite if self._db.engine.dialect.name == "sqlite" else postgresql).insert
-        add = insert(schema.key_activity)
+        add = self._db.insert(schema.key_activity)
         add = add.on_conflict_do_update(
             index_elements=["key_id", "day"],
             set_={name: _DAYS[name] + add.excluded[name] for name in ("accepted", "refused")},
         )
-        put = insert(schema.key_last_requests)
+        put = self._db.insert(schema.key_last_requests)
         put = put.on_conflict_do_update(
             index_elements=["key_id"],
             set_={

@@ -22,7 +22,6 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
 from sqlalchemy import case, delete, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from msk_auth import Clock
 from msk_auth.errors import StoreUnavailable, TooManyAttempts
@@ -121,8 +120,7 @@ class Attempts:
             )
 
     def _adding(self, key: str, now: datetime) -> Any:
-        insert: Any = (sqlite if self._db.engine.dialect.name == "sqlite" else postgresql).insert
-        first = insert(login_attempts).values(key=key, attempts=1, expires_at=now + WINDOW)
+        first = self._db.insert(login_attempts).values(key=key, attempts=1, expires_at=now + WINDOW)
         over = or_(_COUNTS.expires_at <= now, _COUNTS.expires_at > now + WINDOW)
         return first.on_conflict_do_update(
             index_elements=[_COUNTS.key],

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Select, Table, event, exc, make_url
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import AdaptedConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
@@ -173,6 +174,10 @@ class Database:
             connection = await stack.enter_async_context(self._autocommit())
             rows: Sequence[Any] = (await connection.execute(statement, values)).all()
             return rows
+
+    def insert(self, table: Table) -> Any:
+        """An INSERT that takes `on_conflict_…`: SQLAlchemy has a class of its own for each database."""
+        return (sqlite if self._is_sqlite else postgresql).insert(table)
 
     def read_through(self, store: AsyncSQLAlchemyKeyStore) -> None:
         """Read prepared statements as this store reads keys. To be called before the first one is prepared."""
