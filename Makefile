@@ -42,7 +42,7 @@ coverage: $(BIN)/.dev  ## Hold the coverage of the tests to its limits, on the n
 test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none, on the oldest versions; the adapters' on the pinned ones too
 	.ci/environments
 
-test-clients: $(BIN)/.dev  ## Exchange tokens with Node's jose, fuzz the service by its OpenAPI document, and try clients generated from it
+test-clients: $(BIN)/.dev  ## Exchange tokens with Node's jose, try the gate of MCP servers with MCP's own programs, fuzz the service by its OpenAPI document, and try clients generated from it
 	.ci/clients
 
 test-pythons: $(BIN)/.dev  ## Run the library's tests on the oldest and the newest Python

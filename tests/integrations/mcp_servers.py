@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+import uvicorn
 
 from msk_auth.integrations.mcp import McpAuth
 
@@ -78,10 +84,10 @@ def _fill(server: Any, context: Any, auth: McpAuth[Any], waits: asyncio.Event) -
         # Both SDKs pass their own `Context` to the parameter that is annotated with it.
         tool.__annotations__["ctx"] = context
     for tool in (whoami, run, reset, unnamed, wait):
-        server.tool()(tool)
+        server.tool(description=f"Shows {tool.__name__}.")(tool)
     server.resource("tasks://{task_id}")(task)
     server.resource("tasks://admin")(admin)
-    server.prompt()(plan)
+    server.prompt(description="Plans the day.")(plan)
 
 
 def protect(server: Any, auth: McpAuth[Any]) -> Any:
@@ -98,7 +104,7 @@ def protect(server: Any, auth: McpAuth[Any]) -> Any:
             "tasks://{task_id}": auth.require("tasks:read"),
             "tasks://admin": auth.require("admin:config"),
         },
-        prompts={"plan": auth.require("tasks:run")},
+        prompts={"plan": auth.require("tasks:run"), "reset": auth.require_interactive()},
     )
 
 
@@ -114,6 +120,22 @@ async def living(app: Any) -> AsyncIterator[None]:
         if phase == "startup":
             yield
     await task
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """A server in this process, on a port of its own."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            while not server.started:  # noqa: ASYNC110 - it has no event to wait for
+                await anyio.sleep(0.01)
+            yield f"http://127.0.0.1:{port}/mcp"
+            server.should_exit = True
 
 
 class Caller:
@@ -167,11 +189,91 @@ def _uri(entry: Any) -> Any:
     return entry.uri if hasattr(entry, "uri") else _either(entry, "uri_template")
 
 
+class LoginServer:
+    """The authorization server of the specification's flow, for one person, who always agrees.
+
+    Attributes:
+        asked: The parameters of the requests for authorization and for a token.
+    """
+
+    def __init__(self, issuer: str, issue: Callable[[str, str], str]) -> None:
+        self._issuer = issuer
+        self._issue = issue
+        self.asked: list[dict[str, str]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve its metadata, the registration of clients, and tokens."""
+        body = (await receive()).get("body", b"")
+        match scope["path"]:
+            case "/.well-known/oauth-authorization-server":
+                answer = {
+                    "issuer": self._issuer,
+                    "authorization_endpoint": f"{self._issuer}/authorize",
+                    "token_endpoint": f"{self._issuer}/token",
+                    "registration_endpoint": f"{self._issuer}/register",
+                    "response_types_supported": ["code"],
+                    "code_challenge_methods_supported": ["S256"],
+                }
+            case "/register":
+                answer = {**json.loads(body), "client_id": "agent"}
+            case _:
+                form = dict(parse_qsl(body.decode()))
+                token = self._issue(form["resource"], self.asked[-1]["scope"])
+                self.asked.append(form)
+                answer = {"access_token": token, "token_type": "Bearer", "expires_in": 300}
+        headers = [(b"content-type", b"application/json")]
+        status = 201 if scope["path"] == "/register" else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+    def login(self) -> Any:
+        """What a client of the official SDK logs in with."""
+        from mcp.client.auth import OAuthClientProvider
+        from mcp.shared import auth
+
+        class Storage:
+            tokens = client_info = None
+
+            async def get_tokens(self) -> Any:
+                return self.tokens
+
+            async def set_tokens(self, tokens: Any) -> None:
+                self.tokens = tokens
+
+            async def get_client_info(self) -> Any:
+                return self.client_info
+
+            async def set_client_info(self, client_info: Any) -> None:
+                self.client_info = client_info
+
+        async def redirect(url: str) -> None:
+            self.asked.append(dict(parse_qsl(urlsplit(url).query)))
+
+        async def callback() -> Any:
+            code, state = "code", self.asked[-1]["state"]
+            result = getattr(auth, "AuthorizationCodeResult", None)
+            return (code, state) if result is None else result(code=code, state=state)
+
+        metadata = auth.OAuthClientMetadata.model_validate(
+            {"client_name": "agent", "redirect_uris": ["http://127.0.0.1:9/callback"]}
+        )
+        return OAuthClientProvider(
+            URL,
+            metadata,
+            Storage(),  # type: ignore[arg-type]
+            redirect_handler=redirect,
+            callback_handler=callback,
+        )
+
+
 @asynccontextmanager
 async def connected(
-    sdk: str, headers: dict[str, str], app: Any = None, url: str = URL
+    sdk: str, headers: dict[str, str], app: Any = None, url: str = URL, auth: Any = None
 ) -> AsyncIterator[Caller]:
-    """A client of an SDK that has initialized its session: with an application in this process, or with a server."""
+    """A client of an SDK that has initialized its session: with an application in this process, or with a server.
+
+    With `auth` the client of the official SDK logs in.
+    """
     statuses: list[int] = []
 
     async def note(response: Any) -> None:
@@ -200,9 +302,11 @@ async def connected(
     except ImportError:
         from mcp.client.streamable_http import streamablehttp_client
 
-        opened = streamablehttp_client(url, headers=headers, httpx_client_factory=make_http)
+        opened = streamablehttp_client(
+            url, headers=headers, httpx_client_factory=make_http, auth=auth
+        )
     else:
-        opened = connect(url, http_client=make_http(headers=headers))
+        opened = connect(url, http_client=make_http(headers=headers, auth=auth))
     async with opened as streams, ClientSession(streams[0], streams[1]) as session:
         await session.initialize()
         yield Caller(session, statuses)

@@ -5,30 +5,37 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 import anyio
 import pytest
-import uvicorn
 from tests.contract.adapter import PEOPLE, START, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.mcp_servers import (
     MODES,
     SDKS,
+    URL,
     Caller,
+    LoginServer,
     connected,
     living,
     make_server,
     protect,
+    served,
 )
+from tests.tokens.shapes import jwks, sign
 
-from msk_auth import AsyncAuthenticator, Owner, local_principal
+from msk_auth import (
+    AsyncAuthenticator,
+    ExternalIdentity,
+    Owner,
+    local_principal,
+)
 from msk_auth.integrations.mcp import McpAuth
+from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
 
 pytestmark = [
     pytest.mark.anyio,
@@ -134,7 +141,58 @@ async def test_a_client_does_not_connect_with_a_wrong_credential(
         assert await answer(app, headers, "initialize") == (status, code)
 
 
-async def test_a_session_ends_with_its_key(sdk: str, world: World) -> None:
+async def test_a_client_logs_in_where_the_metadata_says(sdk: str, world: World) -> None:
+    issuer = "https://login.test"
+    now = int(world.clock.now().timestamp())
+
+    def issue(audience: str, scope: str) -> str:
+        claims = {"iss": issuer, "aud": audience, "sub": "alice", "iat": now, "exp": now + 300}
+        return sign({"alg": "ES256", "kid": "k", "typ": "at+jwt"}, {**claims, "scope": scope})
+
+    async def find_external_owner(identity: ExternalIdentity) -> Owner[Any] | None:
+        return PEOPLE.get(identity.subject)
+
+    async def find_owner(_: str) -> Owner[Any] | None:
+        return None
+
+    external = ExternalIssuer(
+        Provider.OIDC,
+        issuer,
+        audience=URL,
+        grants="scope",
+        keys=PinnedKeySet(jwks("k", "ES256")),
+    )
+    authenticator = AsyncAuthenticator(
+        world.store,
+        find_owner=find_owner,
+        issuers=[external],
+        find_external_owner=find_external_owner,
+        clock=world.clock,
+    )
+    auth = McpAuth(authenticator, resource=URL, authorization_servers=[issuer])
+    # While it logs in the client sends one request at a time, and the stream of a session would never end.
+    gate = protect(make_server(sdk, "stateless", auth, asyncio.Event()), auth)
+    login = LoginServer(issuer, issue)
+
+    async def hosts(scope: Any, receive: Any, send: Any) -> None:
+        is_login = (b"host", b"login.test") in scope.get("headers", ())
+        await (login if is_login else gate)(scope, receive, send)
+
+    async with living(gate), connected("official", {}, hosts, auth=login.login()) as caller:
+        assert await caller.call("whoami") == "alice"
+        assert await caller.call("run") == "run by token"
+    authorization, exchange = login.asked
+    # What the challenge and the metadata say.
+    assert authorization["scope"].split() == ["admin:config", "tasks:read", "tasks:run"]
+    assert authorization["resource"] == exchange["resource"] == URL
+    assert caller.statuses[0] == 401
+    other = issue("https://other.test/mcp", "tasks:run")
+    headers = {"Authorization": f"Bearer {other}"}
+    assert await answer(gate, headers, "tools/list") == (401, "token_invalid")
+
+
+@pytest.mark.parametrize("client", SDKS)
+async def test_a_session_ends_with_its_key(client: str, sdk: str, world: World) -> None:
     async def use(caller: Caller) -> None:
         assert await caller.call("whoami") == "alice"
         await revoke(world)
@@ -142,11 +200,14 @@ async def test_a_session_ends_with_its_key(sdk: str, world: World) -> None:
 
     app = made(sdk, "sessions", world)
     async with living(app):
-        await fails(use, sdk, bearer(world, "key"), app)
+        await fails(use, client, bearer(world, "key"), app)
         assert await answer(app, bearer(world, "key"), "tools/list") == (401, "key_revoked")
 
 
-async def test_a_lost_permission_counts_at_the_next_call(sdk: str, world: World) -> None:
+@pytest.mark.parametrize("client", SDKS)
+async def test_a_lost_permission_counts_at_the_next_call(
+    client: str, sdk: str, world: World
+) -> None:
     people = dict(PEOPLE)
 
     async def find_owner(owner_id: str) -> Owner[Any] | None:
@@ -167,18 +228,19 @@ async def test_a_lost_permission_counts_at_the_next_call(sdk: str, world: World)
     app = made(sdk, "sessions", world)
     headers = bearer(world, "key")
     async with living(app):
-        await fails(use, sdk, headers, app)
+        await fails(use, client, headers, app)
         assert await answer(app, headers, "tools/call", name="run") == (403, "permission_denied")
 
 
-async def test_a_store_that_is_down_is_no_refusal(sdk: str, world: World) -> None:
+@pytest.mark.parametrize("client", SDKS)
+async def test_a_store_that_is_down_is_no_refusal(client: str, sdk: str, world: World) -> None:
     app = made(sdk, "sessions", world)
     async with living(app):
         world.store.broken = OSError("down")
-        await fails(never, sdk, bearer(world, "key"), app)
+        await fails(never, client, bearer(world, "key"), app)
         assert await answer(app, bearer(world, "key"), "initialize") == (503, "store_unavailable")
         world.store.broken = None
-        async with connected(sdk, bearer(world, "key"), app) as caller:
+        async with connected(client, bearer(world, "key"), app) as caller:
             assert await caller.call("whoami") == "alice"
 
 
@@ -235,19 +297,3 @@ async def answer(app: Any, headers: dict[str, str], method: str, **params: Any) 
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     reply = await send(app, "POST", b"/mcp", raw, json.dumps(message).encode())
     return reply.status, reply.json["code"]
-
-
-@asynccontextmanager
-async def served(app: Any) -> AsyncIterator[str]:
-    """A server in this process, on a port of its own."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5)
-        server = uvicorn.Server(config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listener])
-            while not server.started:  # noqa: ASYNC110 - it has no event to wait for
-                await anyio.sleep(0.01)
-            yield f"http://127.0.0.1:{port}/mcp"
-            server.should_exit = True

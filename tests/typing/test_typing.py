@@ -12,7 +12,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-ADAPTERS = {"fastapi", "flask", "litestar", "starlette"}
+ADAPTERS = {"fastapi", "flask", "litestar", "mcp", "starlette"}
 
 
 def test_every_adapter_has_a_file() -> None:
