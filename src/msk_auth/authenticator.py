@@ -17,7 +17,6 @@ A failure of the store or of a look-up becomes :class:`~msk_auth.errors.StoreUna
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -27,21 +26,17 @@ from typing import Final, Generic, NamedTuple
 
 from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
-from msk_auth.clock import Clock, SystemClock
+from msk_auth.clock import Clock
 from msk_auth.core import references
 from msk_auth.core.authentication import Rules
-from msk_auth.core.errors import ConfigurationError, CredentialRefused, Forbidden, Problem
-from msk_auth.core.events import Refusal
-from msk_auth.core.keys import KeyFormat, KeyHasher, PepperRing
-from msk_auth.core.model import ExternalIdentity, KeyLimits, Principal, UserT
+from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.keys import PepperRing
+from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import Policy
-from msk_auth.core.store import offered
-from msk_auth.leases import LeaseCache
-from msk_auth.tokens.issuers import ExternalIssuer, share_keys
+from msk_auth.tokens.issuers import ExternalIssuer
 from msk_auth.tokens.profile import TokenProfile
-from msk_auth.users import AnyUsers, users_in
+from msk_auth.users import AnyUsers
 
-NO_LIMITS: Final = KeyLimits()
 _ANY_TIME: Final = datetime.min.replace(tzinfo=UTC)
 _NO_PATH: Final[Mapping[str, object]] = {}
 
@@ -50,14 +45,25 @@ FLUSH_SECONDS: Final = 60.0
 
 
 class BaseAuthenticator(Generic[UserT]):
-    """Holds the configuration of an authenticator. It neither blocks nor awaits.
+    """What both authenticators have: what they were made with, and what neither blocks nor awaits.
 
-    Args:
-        awaits: Whether the subclass awaits the store and the look-ups.
-        overrides_authenticate: Whether a subclass of the application authenticates in its own way.
-
-    The other arguments are those of :class:`Authenticator`.
+    Attributes:
+        profiles: Those of the JWTs that the application issues.
+        issuers: The identity providers whose JWTs are accepted as well.
+        logins: The application's functions that find its own logins.
+        rules: What was configured, as far as decisions depend on it.
+        users: The `find_owner`, if it reads users in a session.
+        realm: The protected space in challenges.
+        clock: Where the time comes from.
     """
+
+    profiles: tuple[TokenProfile, ...]
+    issuers: tuple[ExternalIssuer, ...]
+    logins: list[Callable[[str], object]]
+    rules: Rules
+    users: AnyUsers | None
+    realm: str
+    clock: Clock
 
     cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
     """The principal of these header values, if a lease on it has not ended; None if `authenticate` has to decide.
@@ -67,75 +73,6 @@ class BaseAuthenticator(Generic[UserT]):
     with an `on_event` hook, which has to be notified, and in a subclass that overrides `authenticate`. If you replace
     `authenticate` on an object, replace this method as well.
     """
-
-    def __init__(
-        self,
-        *,
-        store: object,
-        find_owner: Callable[[str], object],
-        find_external_owner: Callable[[ExternalIdentity], object] | None,
-        find_session: Callable[[str], object] | None,
-        key_limits: object,
-        may_act_for: object,
-        on_event: object,
-        tokens: TokenProfile | Sequence[TokenProfile],
-        issuers: Sequence[ExternalIssuer],
-        logins: Sequence[Callable[[str], object]],
-        key_format: KeyFormat | None,
-        hasher: KeyHasher | None,
-        realm: str,
-        clock: Clock | None,
-        lease: timedelta | None,
-        awaits: bool,
-        overrides_authenticate: bool,
-    ) -> None:
-        if bool(issuers) != (find_external_owner is not None):
-            raise ConfigurationError(
-                "issuers and find_external_owner belong together: a function that returns the Owner for"
-                " an ExternalIdentity, by its issuer and its subject."
-            )
-        called = {
-            "store.find": offered(store, "find"),
-            "store.on_change": offered(store, "on_change"),
-            "find_owner": find_owner,
-            "on_event": on_event,
-        }
-        for name, function in called.items():
-            # A hook that is not awaited does nothing, silently. A type checker finds the rest.
-            if not awaits and inspect.iscoroutinefunction(function):
-                raise ConfigurationError(
-                    f"{name} is async. Use AsyncAuthenticator, or pass a plain function."
-                )
-        if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
-            raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
-        self.profiles: tuple[TokenProfile, ...] = (
-            (tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens)
-        )
-        self.issuers: tuple[ExternalIssuer, ...] = tuple(issuers)
-        share_keys(self.issuers)
-        # A list, to which the helpers for tests add.
-        self.logins: list[Callable[[str], object]] = list(logins)
-        self.rules: Rules = Rules(
-            key_format=KeyFormat() if key_format is None else key_format,
-            hasher=KeyHasher() if hasher is None else hasher,
-            issuers=(*self.profiles, *self.issuers),
-            logins=self.logins,
-            checks_sessions=find_session is not None,
-            shares_principals=lease is not None,
-            delegates=may_act_for is not None,
-        ).check()
-        self.users: AnyUsers | None = users_in(find_owner)
-        self.realm = realm
-        self.clock: Clock = SystemClock() if clock is None else clock
-        self._usage = UsageBuffer()
-        self._cache: LeaseCache[UserT] | None = None
-        if lease is not None:
-            self._cache = LeaseCache(lease, clock=self.clock)
-        self.cached_principal = (
-            _no_principal
-            if self._cache is None or on_event is not None or overrides_authenticate
-            else self._cache.find
-        )
 
     def authorize(
         self, principal: Principal[UserT], policy: Policy, path: Mapping[str, object] = _NO_PATH
@@ -193,14 +130,8 @@ class BaseAuthenticator(Generic[UserT]):
             issuer.close()
 
 
-def _no_principal(_authorization: Sequence[str | bytes]) -> None:
+def no_principal(_authorization: Sequence[str | bytes]) -> None:
     """Nothing is cached."""
-
-
-def refusal(problem: Problem, now: datetime) -> Refusal:
-    """The event of a refused request."""
-    key_id = problem.key_id if isinstance(problem, CredentialRefused | Forbidden) else None
-    return Refusal(now, problem.code, key_id)
 
 
 class Batch(NamedTuple):
@@ -257,11 +188,3 @@ class UsageBuffer:
                 raise
             what = "could not write when keys were last used; will retry"
             log_failure(logging.WARNING, what, error)
-
-
-def not_a_list_of_values() -> TypeError:
-    """The error for one header value in place of the list of all: each of its characters would count as a value."""
-    return TypeError(
-        "authenticate takes a list with the values of all Authorization headers. Write"
-        " authenticate([value]), or authenticate([]) if there is none."
-    )

@@ -10,7 +10,7 @@ import functools
 import inspect
 import threading
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar, cast
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AWAITS: Final = True
-"""Whether the application's functions are awaited."""
-
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
 """The result of a function of the application that may be async."""
 
@@ -39,6 +36,10 @@ MaybeAwaitable: TypeAlias = T | Awaitable[T]
 _SLOW_AT_ONCE: Final = 2
 
 _PAUSE_SECONDS: Final = 0.001
+
+
+def refuse_async(_functions: Mapping[str, object]) -> None:
+    """Accept the functions of the application: all of them are awaited."""
 
 
 async def result_of(answer: MaybeAwaitable[T]) -> T:

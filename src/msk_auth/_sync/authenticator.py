@@ -7,15 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from msk_auth._failures import unavailable_because
 from msk_auth._sync.watch import MAX_INTERVAL, check_interval
-from msk_auth.authenticator import NO_LIMITS, not_a_list_of_values, refusal
-from msk_auth.clock import Clock
+from msk_auth.authenticator import UsageBuffer, no_principal
+from msk_auth.clock import Clock, SystemClock
 from msk_auth.core import authentication, key_management, references
-from msk_auth.core.authentication import Presented
-from msk_auth.core.errors import CredentialRefused, InputInvalid, Problem
+from msk_auth.core.authentication import Presented, Rules
+from msk_auth.core.errors import (
+    ConfigurationError,
+    CredentialRefused,
+    Forbidden,
+    InputInvalid,
+    Problem,
+)
 from msk_auth.core.events import (
     CredentialUsed,
     Event,
@@ -27,6 +33,7 @@ from msk_auth.core.events import (
     KeyRotated,
     KeyUpdated,
     LeakedKey,
+    Refusal,
     RevocationCause,
 )
 from msk_auth.core.fields import KeyDetails, KeyEdit
@@ -54,17 +61,20 @@ from msk_auth.core.model import (
     UserT,
 )
 from msk_auth.core.policy import Policy
-from msk_auth.core.store import KeyChange
-from msk_auth.tokens.issuers import ExternalIssuer
+from msk_auth.core.store import KeyChange, offered
+from msk_auth.leases import LeaseCache
+from msk_auth.tokens.issuers import ExternalIssuer, share_keys
 from msk_auth.tokens.profile import TokenProfile
-from msk_auth.users import RequestSession
+from msk_auth.users import AnyUsers, RequestSession, users_in
 
 from .leases import Leases
 from .ports import Ports
-from .primitives import AWAITS, Lifecycle
+from .primitives import Lifecycle, refuse_async
 from .store import KeyStore
 from .verification import LookUps, Verifier
 from .watch import Watch, Watches
+
+NO_LIMITS: Final = KeyLimits()
 
 
 class Authenticator(Lifecycle[UserT]):
@@ -127,24 +137,49 @@ class Authenticator(Lifecycle[UserT]):
         lease: timedelta | None = None,
         watch_interval: timedelta = MAX_INTERVAL,
     ) -> None:
-        super().__init__(
-            store=store,
-            find_owner=find_owner,
-            find_external_owner=find_external_owner,
-            find_session=find_session,
-            key_limits=key_limits,
-            may_act_for=may_act_for,
-            on_event=on_event,
-            tokens=tokens,
-            issuers=issuers,
-            logins=logins,
-            key_format=key_format,
-            hasher=hasher,
-            realm=realm,
-            clock=clock,
-            lease=lease,
-            awaits=AWAITS,
-            overrides_authenticate=type(self).authenticate is not Authenticator[Any].authenticate,
+        if bool(issuers) != (find_external_owner is not None):
+            raise ConfigurationError(
+                "issuers and find_external_owner belong together: a function that returns the Owner for"
+                " an ExternalIdentity, by its issuer and its subject."
+            )
+        refuse_async(
+            {
+                "store.find": offered(store, "find"),
+                "store.on_change": offered(store, "on_change"),
+                "find_owner": find_owner,
+                "on_event": on_event,
+            }
+        )
+        if not realm.isascii() or not realm.isprintable() or '"' in realm or "\\" in realm:
+            raise ConfigurationError("realm must be printable ASCII without quotes, such as 'api'.")
+        self.profiles: tuple[TokenProfile, ...] = (
+            (tokens,) if isinstance(tokens, TokenProfile) else tuple(tokens)
+        )
+        self.issuers: tuple[ExternalIssuer, ...] = tuple(issuers)
+        share_keys(self.issuers)
+        # A list, to which the helpers for tests add.
+        self.logins: list[Callable[[str], object]] = list(logins)
+        self.rules: Rules = Rules(
+            key_format=KeyFormat() if key_format is None else key_format,
+            hasher=KeyHasher() if hasher is None else hasher,
+            issuers=(*self.profiles, *self.issuers),
+            logins=self.logins,
+            checks_sessions=find_session is not None,
+            shares_principals=lease is not None,
+            delegates=may_act_for is not None,
+        ).check()
+        self.users: AnyUsers | None = users_in(find_owner)
+        self.realm: str = realm
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._usage = UsageBuffer()
+        self._cache: LeaseCache[UserT] | None = (
+            None if lease is None else LeaseCache(lease, clock=self.clock)
+        )
+        authenticates_itself = type(self).authenticate is not Authenticator[Any].authenticate
+        self.cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None] = (
+            no_principal
+            if self._cache is None or on_event is not None or authenticates_itself
+            else self._cache.find
         )
         self._store = store
         self._look_ups = LookUps(store, find_owner, find_external_owner, find_session)
@@ -200,7 +235,11 @@ class Authenticator(Lifecycle[UserT]):
         principal = None if self._cache is None else self._cache.find(authorization)
         if principal is None:
             if isinstance(authorization, (str, bytes)):
-                raise not_a_list_of_values()
+                # Each of its characters would count as a value.
+                raise TypeError(
+                    "authenticate takes a list with the values of all Authorization headers. Write"
+                    " authenticate([value]), or authenticate([]) if there is none."
+                )
             try:
                 # A malformed credential ends here, before the clock or the store is read.
                 presented = authentication.read_credential(self.rules, authorization, elsewhere)
@@ -789,5 +828,6 @@ class Authenticator(Lifecycle[UserT]):
         """The refusal of a credential, as its event reports it. What is no `Problem` is a 503: fail closed."""
         problem = error if isinstance(error, Problem) else unavailable_because(error)
         if self._on_event is not None:
-            self._ports.emit(refusal(problem, self._ports.now()))
+            key_id = problem.key_id if isinstance(problem, CredentialRefused | Forbidden) else None
+            self._ports.emit(Refusal(self._ports.now(), problem.code, key_id))
         return problem

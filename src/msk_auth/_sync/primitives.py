@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msk_auth.authenticator import FLUSH_SECONDS, BaseAuthenticator
 from msk_auth.core import store as store_hooks
@@ -19,10 +20,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AWAITS: Final = False
-"""Whether the application's functions are awaited."""
-
 make_event = threading.Event
+
+
+def refuse_async(functions: Mapping[str, object]) -> None:
+    """Refuse functions of the application that have to be awaited: they would do nothing, silently.
+
+    Args:
+        functions: By their names as arguments. A type checker finds all others.
+
+    Raises:
+        ConfigurationError: One of them is async.
+    """
+    for name, function in functions.items():
+        if iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"{name} is async. Use AsyncAuthenticator, or pass a plain function."
+            )
 
 
 def result_of(answer: T) -> T:
