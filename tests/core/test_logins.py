@@ -38,7 +38,7 @@ from msk_auth import (
     Session,
     require_interactive,
 )
-from msk_auth.core.logins import LoginQuestion, OpaqueToken, RequestLogins, question
+from msk_auth.core.logins import OpaqueToken, RequestLogins, name_of
 from msk_auth.errors import (
     ConfigurationError,
     CredentialRefused,
@@ -403,11 +403,7 @@ def test_a_wrong_login_in_a_function_is_503_with_its_sentence(
 
 
 def ask(world: World, header: list[str], *functions: Callable[[object], object]) -> Any:
-    return world.call(
-        "authenticate",
-        header,
-        RequestLogins(tuple(question(each, "request") for each in functions)),
-    )
+    return world.call("authenticate", header, RequestLogins(functions, "request"))
 
 
 def test_without_a_bearer_credential_the_rest_of_the_request_is_asked(
@@ -626,7 +622,7 @@ def test_a_cancelled_request_is_no_answer(world: World, logins: Logins) -> None:
 
 def test_no_text_shows_a_credential() -> None:
     secret = OpaqueToken(OPAQUE)
-    asked = question(Logins().find, OPAQUE)
+    asked = RequestLogins([Logins().find], OPAQUE)
     for shown in (repr(secret), str(secret), repr(asked), str(asked), f"{asked}"):
         assert OPAQUE not in shown
     with pytest.raises(TypeError):
@@ -639,8 +635,8 @@ def test_no_text_shows_a_credential() -> None:
     [(Logins().find, "Logins.find"), (partial(print), "partial"), (Logins, "Logins")],
 )
 def test_a_function_is_called_by_its_name(function: Any, name: str) -> None:
-    assert question(function, "").name == name
-    assert repr(LoginQuestion(name, print)) == f"<LoginQuestion {name}>"
+    assert name_of(function) == name
+    assert repr(RequestLogins([function], "")) == f"<RequestLogins {name}>"
 
 
 def test_the_annotations_take_functions_of_both_kinds() -> None:

@@ -22,11 +22,10 @@ from msk_auth.core.errors import (
 from msk_auth.core.keys import KeyValue
 from msk_auth.core.logins import (
     LoginFailed,
-    LoginQuestion,
     NotALogin,
     OpaqueToken,
     RequestLogins,
-    questions_about,
+    name_of,
     verified_login,
 )
 from msk_auth.core.model import (
@@ -235,14 +234,14 @@ class Verifier:
     def _authenticate_login(
         self, presented: ParsedToken | OpaqueToken, now: datetime
     ) -> Authenticated:
-        verified = self._first_login(questions_about(presented.reveal(), self._rules.logins), now)
+        verified = self._first_login(self._rules.logins, presented.reveal(), now)
         if verified is None:
             raise CredentialRefused("token_invalid")
         outcome = self._principal_of_login(verified, now)
         return outcome._replace(has_spellings=True)
 
     def _authenticate_request(self, presented: RequestLogins, now: datetime) -> Authenticated:
-        verified = self._first_login(presented.questions, now)
+        verified = self._first_login(presented.functions, presented.request, now)
         if verified is None:
             raise CredentialsMissing
         if presented.is_foreign:
@@ -342,9 +341,14 @@ class Verifier:
         return owner
 
     def _first_login(
-        self, questions: Iterable[LoginQuestion], now: datetime
+        self, functions: Iterable[Callable[[Any], object]], subject: object, now: datetime
     ) -> VerifiedToken | None:
         """What the first login stands for that one of the functions returns; None if all say "not mine".
+
+        Args:
+            functions: The application's.
+            subject: The credential or the request that they take.
+            now: The moment.
 
         Raises:
             CredentialRefused: It has ended.
@@ -352,9 +356,10 @@ class Verifier:
             NotALogin: The result is of the wrong type, or lies in the future.
             Problem: What a function raised.
         """
-        for name, ask in questions:
+        for function in functions:
+            name = name_of(function)
             try:
-                answer = primitives.result_of(ask())
+                answer = primitives.result_of(function(subject))
             except Problem:
                 raise
             except ConfigurationError as error:

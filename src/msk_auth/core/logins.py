@@ -7,7 +7,7 @@ any other result, is a refusal with 503: the library cannot know what it means f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -39,32 +39,22 @@ class OpaqueToken:
         raise TypeError("a credential must not be pickled or copied")
 
 
-class LoginQuestion(NamedTuple):
-    """One function of the application, ready to be called for one request.
-
-    Attributes:
-        name: What to call it in an error.
-        ask: Calls it, with the credential or the request.
-    """
-
-    name: str
-    ask: Callable[[], object]
-
-    def __repr__(self) -> str:
-        # The function may hold the credential.
-        return f"<LoginQuestion {self.name}>"
-
-
 class RequestLogins(NamedTuple):
     """What may find a login elsewhere in a request than in its header.
 
     Attributes:
-        questions: The application's functions.
+        functions: The application's.
+        request: What they take.
         is_foreign: Whether another site may have made a browser send the request, so that its login does not count.
     """
 
-    questions: tuple[LoginQuestion, ...]
+    functions: Sequence[Callable[[Any], object]]
+    request: object
     is_foreign: bool = False
+
+    def __repr__(self) -> str:
+        # The request has the credential.
+        return f"<RequestLogins {', '.join(map(name_of, self.functions))}>"
 
 
 class LoginFailed(MskAuthError):
@@ -82,18 +72,6 @@ class LoginFailed(MskAuthError):
 
 class NotALogin(ConfigurationError):
     """A function of `logins` returned something else than a `Login` or None, or one that cannot be right."""
-
-
-def questions_about(
-    credential: str, functions: Iterable[Callable[[str], object]]
-) -> list[LoginQuestion]:
-    """The questions to the application's functions about a credential."""
-    return [question(function, credential) for function in functions]
-
-
-def question(function: Callable[[Any], object], subject: object) -> LoginQuestion:
-    """The question to a function about a credential or a request."""
-    return LoginQuestion(name_of(function), lambda: function(subject))
 
 
 def name_of(function: object) -> str:

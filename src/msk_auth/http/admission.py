@@ -22,7 +22,7 @@ from msk_auth.core.errors import (
     CredentialsMissing,
     Problem,
 )
-from msk_auth.core.logins import RequestLogins, question
+from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import SAFE_METHODS, Policy, any_credential
 from msk_auth.redaction import RedactingFilter
@@ -227,9 +227,7 @@ class LoginSources:
             and method not in SAFE_METHODS
             and not is_same_origin(headers, scheme)
         )
-        return RequestLogins(
-            tuple(question(function, request) for function in self.functions), is_foreign
-        )
+        return RequestLogins(self.functions, request, is_foreign)
 
 
 def is_same_origin(headers: Iterable[tuple[bytes, bytes]], scheme: str) -> bool | None:
