@@ -1,12 +1,14 @@
-"""What the routes read: bytes in, typed values or :class:`~msk_auth.errors.InputInvalid` out, with every member that is wrong."""
+"""What the routes read: bytes in, arguments of the authenticator's methods out, by their names.
+
+What is wrong is an :class:`~msk_auth.errors.InputInvalid` with every member that is. The core checks the values themselves.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn, TypeGuard, cast
 from urllib.parse import parse_qsl
@@ -32,34 +34,7 @@ _RFC3339: Final = re.compile(
 _JSON_TYPE: Final = re.compile(r"application/(json|[!#$&^_.+0-9a-z-]+\+json)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateRequest:
-    """The body that creates a key: how long it lasts, and the fields that people set, by their names."""
-
-    lifetime: Lifetime
-    fields: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ListRequest:
-    """The query that lists keys."""
-
-    status: KeyStatus | None
-    cursor: str | None
-    limit: int
-    label: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ListAllRequest:
-    """The query that lists the keys of all owners."""
-
-    wanted: KeyFilter
-    cursor: str | None
-    limit: int
-
-
-def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
+def parse_create(body: bytes, content_type: str | None) -> dict[str, Any]:
     """Read a new key: `expires_in_days`, and the fields that people set.
 
     No `scopes`, or null, means all permissions of the owner. No `expires_in_days` means the application's default, null
@@ -76,7 +51,7 @@ def parse_create(body: bytes, content_type: str | None) -> CreateRequest:
         lifetime = _lifetime(members["expires_in_days"], wrong)
     if wrong:
         raise InputInvalid(wrong)
-    return CreateRequest(lifetime, fields)
+    return {"lifetime": lifetime, **fields}
 
 
 def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
@@ -113,7 +88,7 @@ def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def parse_list(query: bytes) -> ListRequest:
+def parse_list(query: bytes) -> dict[str, Any]:
     """Read `?status=&cursor=&limit=&label=`; parameters of other names are ignored.
 
     Args:
@@ -122,15 +97,10 @@ def parse_list(query: bytes) -> ListRequest:
     Raises:
         InputInvalid: With every parameter that is wrong.
     """
-    known, wrong = _once(query, {"status", "cursor", "limit", "label"})
-    status = _status(known, wrong)
-    limit = _limit(known, wrong)
-    if wrong:
-        raise InputInvalid(wrong[:_MAX_ERRORS])
-    return ListRequest(status, known.get("cursor"), limit, known.get("label"))
+    return _read_query(query, {"status", "cursor", "limit", "label"})
 
 
-def parse_list_all(query: bytes) -> ListAllRequest:
+def parse_list_all(query: bytes) -> dict[str, Any]:
     """Read the members of `KeyFilter`, `cursor` and `limit`; parameters of other names are ignored.
 
     Args:
@@ -139,16 +109,11 @@ def parse_list_all(query: bytes) -> ListAllRequest:
     Raises:
         InputInvalid: With every parameter that is wrong.
     """
-    known, wrong = _once(query, {"owner_id", "status", *_MOMENTS, "label", "cursor", "limit"})
-    status = _status(known, wrong)
-    limit = _limit(known, wrong)
-    moments = {name: _moment(name, known[name], wrong) for name in _MOMENTS if name in known}
-    if wrong:
-        raise InputInvalid(wrong[:_MAX_ERRORS])
-    wanted = KeyFilter(
-        owner_id=known.get("owner_id"), status=status, label=known.get("label"), **moments
-    )
-    return ListAllRequest(wanted, known.get("cursor"), limit)
+    wanted = _read_query(query, {"owner_id", "status", *_MOMENTS, "label", "cursor", "limit"})
+    paging: dict[str, Any] = {
+        name: wanted.pop(name) for name in ("cursor", "limit") if name in wanted
+    }
+    return {"wanted": KeyFilter(**wanted), **paging}
 
 
 def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
@@ -174,10 +139,7 @@ def parse_on_behalf_of(query: bytes) -> str | None:
     Raises:
         InputInvalid: It is there more than once.
     """
-    found = [value for name, value in _parameters(query) if name == "on_behalf_of"]
-    if len(found) > 1:
-        raise InputInvalid.of("on_behalf_of", "Give this parameter once.")
-    return found[0] if found else None
+    return _read_query(query, {"on_behalf_of"}).get("on_behalf_of")
 
 
 def parse_revocation(body: bytes, content_type: str | None) -> str:
@@ -220,54 +182,59 @@ def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
     return cast("dict[str, object]", value)
 
 
-def _parameters(query: bytes) -> list[tuple[str, str]]:
+def _read_query(query: bytes, names: Collection[str]) -> dict[str, Any]:
+    """The values of the parameters of these names that are there."""
     try:
-        return parse_qsl(
+        parameters = parse_qsl(
             query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
         )
     except ValueError:
         raise InputInvalid.of("", "The query has too many parameters.") from None
-
-
-def _once(query: bytes, names: Collection[str]) -> tuple[dict[str, str], list[FieldError]]:
-    """The parameters of these names, and an error for each that is there again."""
-    known: dict[str, str] = {}
+    read: dict[str, Any] = {}
     wrong: list[FieldError] = []
-    for name, value in _parameters(query):
-        if name in known:
+    for name, text in parameters:
+        if name in read:
             wrong.append(FieldError(name, "Give this parameter once."))
         elif name in names:
-            known[name] = value
-    return known, wrong
+            read[name] = text
+    for name, reader in _READERS.items():
+        if name in read:
+            try:
+                read[name] = reader(read[name])
+            except ValueError as error:
+                wrong.append(FieldError(name, str(error)))
+    if wrong:
+        raise InputInvalid(wrong[:_MAX_ERRORS])
+    return read
 
 
-def _status(known: Mapping[str, str], wrong: list[FieldError]) -> KeyStatus | None:
-    if "status" not in known:
-        return None
-    try:
-        return KeyStatus(known["status"])
-    except ValueError:
-        choices = ", ".join(state.value for state in KeyStatus)
-        wrong.append(FieldError("status", f"Choose one of: {choices}."))
-        return None
+def _status(text: str) -> KeyStatus:
+    choices = [state.value for state in KeyStatus]
+    if text not in choices:
+        raise ValueError(f"Choose one of: {', '.join(choices)}.")
+    return KeyStatus(text)
 
 
-def _limit(known: Mapping[str, str], wrong: list[FieldError]) -> int:
-    if "limit" not in known:
-        return 50
-    if re.fullmatch(r"[0-9]{1,6}", known["limit"]):
-        return int(known["limit"])
-    wrong.append(FieldError("limit", "Choose a whole number from 1 on."))
-    return 0
+def _limit(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,6}", text) is None:
+        raise ValueError("Choose a whole number from 1 on.")
+    return int(text)
 
 
-def _moment(name: str, text: str, wrong: list[FieldError]) -> datetime | None:
+def _moment(text: str) -> datetime:
     # Python reads more than RFC 3339 has, also times without an offset.
     if _RFC3339.fullmatch(text):
         with suppress(ValueError):
             return datetime.fromisoformat(text.upper())
-    wrong.append(FieldError(name, "Send a time with its offset, such as 2026-03-01T12:00:00Z."))
-    return None
+    raise ValueError("Send a time with its offset, such as 2026-03-01T12:00:00Z.")
+
+
+# Of the parameters that are no texts.
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "status": _status,
+    "limit": _limit,
+    **dict.fromkeys(_MOMENTS, _moment),
+}
 
 
 def _media_type(content_type: str) -> str:
@@ -324,15 +291,14 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _field(name: str, members: Mapping[str, object], wrong: list[FieldError]) -> Any:
-    """The value of a field of a key that people set: of the right type, and no list with too many members."""
+    """The value of a field of a key that people set, of the right type."""
     field = FIELD_OF[name]
-    constraints = INPUTS[name]
     value = members.get(name)
     if field.is_required:
         return _text(members, name, f"Give the key a {name}, as text.", wrong)
     if value is None:
         return field.empty
-    null = f", or null for {constraints.null_means}."
+    null = f", or null for {INPUTS[name].null_means}."
     if field.kind is FieldKind.TEXT:
         if isinstance(value, str):
             return value
@@ -341,8 +307,6 @@ def _field(name: str, members: Mapping[str, object], wrong: list[FieldError]) ->
     texts = _strings(value)
     if texts is None:
         wrong.append(FieldError(name, f"Send a list of {name}{null}"))
-    elif len(texts) > constraints.schema["maxItems"]:
-        wrong.append(FieldError(name, f"Give at most {constraints.schema['maxItems']} {name}."))
     return texts
 
 

@@ -132,14 +132,7 @@ async def respond(route: Route, exchange: AsyncExchange) -> Answer:
 async def list_keys(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
     """A page of the caller's keys, newest first."""
     wanted = parse_list(request.query)
-    page = await request.authenticator.list_keys(
-        principal,
-        status=wanted.status,
-        cursor=wanted.cursor,
-        limit=wanted.limit,
-        label=wanted.label,
-        **_acting(request),
-    )
+    page = await request.authenticator.list_keys(principal, **wanted, **_acting(request))
     return page_answer(request.authenticator, page)
 
 
@@ -147,9 +140,7 @@ async def create_key(request: AsyncExchange, principal: Principal[Any], body: by
     """A new key, shown once."""
     wanted = parse_create(body, request.content_type)
     acting = _acting(request)
-    created = await request.authenticator.create_key(
-        principal, lifetime=wanted.lifetime, **wanted.fields, **acting
-    )
+    created = await request.authenticator.create_key(principal, **wanted, **acting)
     return revealing_answer(request.authenticator, created, request.path, **acting)
 
 
@@ -243,13 +234,7 @@ def admin_key_routes(
         request: AsyncExchange, principal: Principal[Any], _body: bytes
     ) -> Answer:
         wanted = parse_list_all(request.query)
-        page = await request.call(
-            admin_for(request).list_keys,
-            principal,
-            wanted.wanted,
-            cursor=wanted.cursor,
-            limit=wanted.limit,
-        )
+        page = await request.call(admin_for(request).list_keys, principal, **wanted)
         return page_answer(request.authenticator, page)
 
     async def revoke_any_keys(

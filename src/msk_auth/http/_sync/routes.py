@@ -132,14 +132,7 @@ def respond(route: Route, exchange: Exchange) -> Answer:
 def list_keys(request: Exchange, principal: Principal[Any], _body: bytes) -> Answer:
     """A page of the caller's keys, newest first."""
     wanted = parse_list(request.query)
-    page = request.authenticator.list_keys(
-        principal,
-        status=wanted.status,
-        cursor=wanted.cursor,
-        limit=wanted.limit,
-        label=wanted.label,
-        **_acting(request),
-    )
+    page = request.authenticator.list_keys(principal, **wanted, **_acting(request))
     return page_answer(request.authenticator, page)
 
 
@@ -147,9 +140,7 @@ def create_key(request: Exchange, principal: Principal[Any], body: bytes) -> Ans
     """A new key, shown once."""
     wanted = parse_create(body, request.content_type)
     acting = _acting(request)
-    created = request.authenticator.create_key(
-        principal, lifetime=wanted.lifetime, **wanted.fields, **acting
-    )
+    created = request.authenticator.create_key(principal, **wanted, **acting)
     return revealing_answer(request.authenticator, created, request.path, **acting)
 
 
@@ -239,13 +230,7 @@ def admin_key_routes(
 
     def list_all_keys(request: Exchange, principal: Principal[Any], _body: bytes) -> Answer:
         wanted = parse_list_all(request.query)
-        page = request.call(
-            admin_for(request).list_keys,
-            principal,
-            wanted.wanted,
-            cursor=wanted.cursor,
-            limit=wanted.limit,
-        )
+        page = request.call(admin_for(request).list_keys, principal, **wanted)
         return page_answer(request.authenticator, page)
 
     def revoke_any_keys(request: Exchange, principal: Principal[Any], body: bytes) -> Answer:
