@@ -5,9 +5,6 @@
 import { Problem } from "./api.js";
 import { $, h, icon, quiet } from "./dom.js";
 
-// Values of such fields are kept nowhere but in the form.
-const SECRET_NAME = /header|secret|token|password|cookie|credential|key$/i;
-
 /** Whether a value stands for a secret that is set. */
 export const isMasked = (schema, value) => schema?.writeOnly === true && value?.secret === true;
 
@@ -59,10 +56,9 @@ function field(prefix, name, schema, required, given, replaces = false) {
   const [control, read, form] = kind(name, { ...schema, title }, { ...props, required }, value);
   const once = schema.writeOnly && (replaces ? "Leave it empty to remove the secret." : "Not shown again after it is saved.");
   const optional = !required && schema.default !== false && !schema.default?.length;
-  const secret = schema.writeOnly || schema.format === "password" || SECRET_NAME.test(name);
   const isGroup = control.matches(".entries");
   const label = [title, optional && quiet(" optional")];
-  const element = h("div", { class: "field", "data-field": props.name, "data-secret": secret },
+  const element = h("div", { class: "field", "data-field": props.name, "data-secret": schema.writeOnly },
     control.type === "checkbox" ? h("label", { class: "check" }, control, title)
       : [isGroup ? h("span", { class: "label", id: `${id}-label` }, label) : h("label", { for: id }, label), control],
     h("p", { class: "hint", id: `${id}-hint` }, [schema.description, form, once].filter(Boolean).join(" ")),
