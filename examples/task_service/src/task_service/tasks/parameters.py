@@ -162,26 +162,25 @@ class TaskParameters:
             for name, value in stored.items()
         }
 
-    def seal_stored(self, row: Row[Any], task_id: str) -> dict[str, Any]:
+    def seal_stored(self, row: Row[Any]) -> dict[str, Any]:
         """The parameters of a row with its secrets sealed by the current key. What cannot be opened stays.
 
         Args:
-            row: Of a task or a run; its owner counts as the user who entered what is in plain text.
-            task_id: The task.
+            row: Of a task or a run, with `task_id`. Its owner counts as the user who entered what is in plain text.
         """
         secret_fields = self.registry.secret_fields(row.handler)
         stored: dict[str, Any] = {**row.params}
         for name, value in stored.items():
             if not _is_sealed(value):
                 if name in secret_fields and value not in _EMPTY:
-                    stored[name] = self._seal(task_id, name, row.owner_id, value, _NO_NONCE)
+                    stored[name] = self._seal(row.task_id, name, row.owner_id, value, _NO_NONCE)
             elif value[_SEALED]["key"] != self._keys.current:
                 try:
-                    opened, nonce = self._decrypt(task_id, name, value)
+                    opened, nonce = self._decrypt(row.task_id, name, value)
                 except InputInvalid:
                     # It is logged.
                     continue
-                stored[name] = self._seal(task_id, name, value[_SEALED]["by"], opened, nonce)
+                stored[name] = self._seal(row.task_id, name, value[_SEALED]["by"], opened, nonce)
         return stored
 
     def _kept(self, before: Row[Any], sent: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,11 @@ is also the last step of a rotation of the pepper.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Table, select, update
+from sqlalchemy import Select, Table, select, update
 
 from task_service.db.engine import Database
 from task_service.db.schema import runs, tasks
@@ -18,10 +19,6 @@ from .parameters import TaskParameters
 
 _BATCH: Final = 500
 _TIMEOUT_SECONDS: Final = 600.0
-_TABLES: Final[tuple[tuple[Table, ColumnElement[str]], ...]] = (
-    (tasks, tasks.c.id),
-    (runs, runs.c.task_id),
-)
 
 
 async def seal_all(db: Database, parameters: TaskParameters) -> int:
@@ -36,11 +33,12 @@ async def seal_all(db: Database, parameters: TaskParameters) -> int:
     extended = db.with_timeout(_TIMEOUT_SECONDS)
     try:
         changed = 0
-        # Until there is nothing left: a run that was requested meanwhile has the secrets of its task.
-        while now := await _pass(extended, parameters):
-            changed += now
+        # Until none is left: a run that was requested meanwhile has a copy of the secrets of its task.
+        while found := [each async for each in _unsealed(extended, parameters)]:
+            for table, ids in found:
+                changed += await _seal(extended, parameters, table, ids)
         if changed:
-            await _forget_plain_text(extended)
+            await _erase_plain_text(extended)
         return changed
     finally:
         await extended.close()
@@ -52,40 +50,35 @@ async def any_unsealed(db: Database, parameters: TaskParameters) -> bool:
     Raises:
         StoreUnavailable: The database does not answer.
     """
-    for table, task_id in _TABLES:
-        async for rows in _batches(db, table, task_id):
-            if any(parameters.seal_stored(row, row.task_id) != row.params for row in rows):
-                return True
-    return False
+    async with aclosing(_unsealed(db, parameters)) as found:
+        return await anext(found, None) is not None
 
 
-async def _pass(db: Database, parameters: TaskParameters) -> int:
-    changed = 0
-    for table, task_id in _TABLES:
-        async for rows in _batches(db, table, task_id):
-            wanted = [
-                row.id for row in rows if parameters.seal_stored(row, row.task_id) != row.params
-            ]
-            if wanted:
-                changed += await _seal(db, parameters, table, task_id, wanted)
-    return changed
+async def _unsealed(
+    db: Database, parameters: TaskParameters
+) -> AsyncGenerator[tuple[Table, Sequence[str]]]:
+    """The ids of rows to seal, some at a time."""
+    for table in (tasks, runs):
+        last = ""
+        while True:
+            async with db.read() as connection:
+                batch = _select(table).where(table.c.id > last).limit(_BATCH)
+                rows = (await connection.execute(batch)).all()
+            if not rows:
+                break
+            last = rows[-1].id
+            ids = [row.id for row in rows if parameters.seal_stored(row) != row.params]
+            if ids:
+                yield table, ids
 
 
-async def _seal(
-    db: Database,
-    parameters: TaskParameters,
-    table: Table,
-    task_id: ColumnElement[str],
-    ids: list[str],
-) -> int:
+async def _seal(db: Database, parameters: TaskParameters, table: Table, ids: Sequence[str]) -> int:
+    """Seal the secrets of these rows, and return how many were changed. They may have changed since they were read."""
     changed = 0
     async with db.write() as connection:
-        # In the order of their ids, as all that lock several runs do. They may have changed since they were read.
-        found = await connection.execute(
-            _select(table, task_id).where(table.c.id.in_(ids)).with_for_update()
-        )
-        for row in found.all():
-            sealed = parameters.seal_stored(row, row.task_id)
+        locked = _select(table).where(table.c.id.in_(ids)).with_for_update()
+        for row in (await connection.execute(locked)).all():
+            sealed = parameters.seal_stored(row)
             if sealed != row.params:
                 await connection.execute(
                     update(table).where(table.c.id == row.id).values(params=sealed)
@@ -94,26 +87,14 @@ async def _seal(
     return changed
 
 
-async def _batches(
-    db: Database, table: Table, task_id: ColumnElement[str]
-) -> AsyncGenerator[list[Row[Any]]]:
-    last = ""
-    while True:
-        async with db.read() as connection:
-            statement = _select(table, task_id).where(table.c.id > last).limit(_BATCH)
-            rows = list((await connection.execute(statement)).all())
-        if not rows:
-            return
-        yield rows
-        last = rows[-1].id
+def _select(table: Table) -> Select[*tuple[Any, ...]]:
+    """What is needed to seal, in the order of the ids, in which all that lock several runs lock them."""
+    task_id = (table.c.id if table is tasks else table.c.task_id).label("task_id")
+    columns = (table.c.id, task_id, table.c.owner_id, table.c.handler, table.c.params)
+    return select(*columns).order_by(table.c.id)
 
 
-def _select(table: Table, task_id: ColumnElement[str]) -> Any:
-    columns = (table.c.id, task_id.label("task_id"), table.c.owner_id, table.c.handler)
-    return select(*columns, table.c.params).order_by(table.c.id)
-
-
-async def _forget_plain_text(db: Database) -> None:
+async def _erase_plain_text(db: Database) -> None:
     """SQLite keeps what was overwritten in free pages and in the WAL."""
     async with db.read() as connection:
         if connection.dialect.name == "sqlite":
