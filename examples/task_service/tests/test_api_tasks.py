@@ -230,7 +230,7 @@ async def test_a_query_parameter_that_is_not_known_is_refused(
 ) -> None:
     response = await user.get("/api/tasks?stat=failed&limit=5")
     assert wrong_fields(response) == {"stat"}
-    assert "Allowed: count, cursor, limit, owner" in response.text
+    assert "Allowed: count, cursor, id, limit, owner" in response.text
     task = await user.new_task()
     assert wrong_fields(await user.delete(f"/api/tasks/{task['id']}?force=1")) == {"force"}
     expect(await user.get(f"/api/tasks/{task['id']}"), 200)
