@@ -651,14 +651,7 @@ class LitestarAuth(
         # Applications share the default one.
         config = app_config.openapi_config = copy(app_config.openapi_config)
         config.to_openapi_schema = partial(  # type: ignore[method-assign]
-            _with_class,
-            _document_class(
-                errors=self._answered,
-                login_scheme=self._login_scheme,
-                delegates=self.authenticator.rules.delegates,
-                header=self._key_header,
-            ),
-            config.to_openapi_schema,
+            self._described, config.to_openapi_schema
         )
         if config.openapi_router is not None or config.openapi_controller is not None:
             return
@@ -671,18 +664,25 @@ class LitestarAuth(
             opt={_PAGES: True},
         )
 
+    def _described(self, generate: Callable[[], OpenAPI]) -> OpenAPI:
+        """A document that is completed when Litestar writes it."""
+        document = generate()
+        write = document.to_schema
 
-def _document_class(*, errors: Errors, **more: Any) -> type[OpenAPI]:
-    """A document that is finished when Litestar writes it. The arguments are those of `complete_document`."""
+        def to_schema() -> dict[str, Any]:
+            written = write()
+            if self._answered == "all":
+                _replace_validation_errors(written)
+            return complete_document(
+                written,
+                errors=self._answered,
+                login_scheme=self._login_scheme,
+                delegates=self.authenticator.rules.delegates,
+                header=self._key_header,
+            )
 
-    class Document(OpenAPI):
-        def to_schema(self) -> dict[str, Any]:
-            document = super().to_schema()
-            if errors == "all":
-                _replace_validation_errors(document)
-            return complete_document(document, errors=errors, **more)
-
-    return Document
+        document.to_schema = to_schema  # type: ignore[method-assign]
+        return document
 
 
 def _replace_validation_errors(document: dict[str, Any]) -> None:
@@ -724,10 +724,6 @@ def _path(request: Request[Any, Any, Any]) -> str:
     root: str = scope.get("root_path", "").rstrip("/")
     path: str = scope["path"]
     return root + path
-
-
-def _with_class(kind: type[OpenAPI], generate: Callable[[], OpenAPI]) -> OpenAPI:
-    return kind(**vars(generate()))
 
 
 def _kinds(kind: type[Problem]) -> set[type[Problem]]:
