@@ -20,4 +20,4 @@ def test_it_passes_the_contract(pytester: pytest.Pytester) -> None:
     # out.
     assert outcomes.pop("skipped", 0) <= 24
     assert outcomes.keys() == {"passed"}
-    assert outcomes["passed"] > 50
+    assert outcomes["passed"] > 40
