@@ -47,8 +47,11 @@ async def _public_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.goto("/set-password#a-token")
     await expect(page.get_by_text("For the account mira.sand.")).to_be_visible()
     await page.get_by_role("button", name="Set password").click()
-    await expect(page.get_by_text("Please").first).to_be_visible()
+    await expect(page.get_by_text("Fill in this field.").first).to_be_visible()
     yield "set password with errors"
+    await page.get_by_label("New password").fill("short")
+    await page.get_by_role("button", name="Set password").click()
+    await expect(page.locator("#password-error")).to_have_text("Use at least 12 characters.")
 
 
 # As `runs.js` does when the event comes; that it does is seen in test_tasks.py.
@@ -75,7 +78,7 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
         await dialog.get_by_label("Handler").select_option(label=handler)
         yield f"new task: {handler}"
     await dialog.get_by_role("button", name="Create task").click()
-    await expect(dialog.get_by_text("Please").first).to_be_visible()
+    await expect(dialog.get_by_text("Fill in this field.").first).to_be_visible()
     yield "new task with errors"
     await page.keyboard.press("Escape")
     await page.get_by_role("link", name="Say hello", exact=True).click()
@@ -92,6 +95,7 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "run again with changes"
     await page.keyboard.press("Escape")
     await page.keyboard.press("Control+k")
+    await page.get_by_role("combobox", name="Go to").fill("say hello")
     await expect(page.get_by_role("dialog").get_by_role("option", name="Say hello")).to_be_visible()
     yield "go to"
     await page.get_by_role("combobox", name="Go to").fill("no place of this name")

@@ -33,7 +33,7 @@ async def _key_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     ).not_to_have_count(0)
     await dialog.get_by_text("Description, labels and networks").click()
     await dialog.get_by_role("button", name="Create key").click()
-    await expect(dialog.get_by_text("Please").first).to_be_visible()
+    await expect(dialog.get_by_text("Fill in this field.").first).to_be_visible()
     yield "new key with errors"
     await dialog.get_by_label("Only these tasks").uncheck()
     await dialog.get_by_label("Name", exact=True).fill("short-lived")
@@ -80,7 +80,7 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.get_by_role("button", name="New user").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name="Create user").click()
-    await expect(dialog.get_by_text("Please")).to_be_visible()
+    await expect(dialog.get_by_text("Fill in this field.")).to_be_visible()
     yield "new user with an error"
     await dialog.get_by_label("Username").fill("somebody")
     await dialog.get_by_role("button", name="Create user").click()
@@ -124,7 +124,7 @@ async def _service_account_states(page: Page, watch: Watch) -> AsyncIterator[str
     await page.get_by_role("button", name="New service account").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name="Create service account").click()
-    await expect(dialog.get_by_text("Please")).to_be_visible()
+    await expect(dialog.get_by_text("Fill in this field.")).to_be_visible()
     yield "new service account with an error"
     await dialog.get_by_label("Name", exact=True).fill("backup-" + "of-a-long-name-" * 3)
     await dialog.get_by_label("Description").fill("Copies the archive to the other site. " * 4)
@@ -170,7 +170,7 @@ async def _own_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await expect(page.get_by_role("table")).to_be_visible()
     yield "account"
     await page.get_by_role("button", name="Change password").click()
-    await expect(page.get_by_text("Please").first).to_be_visible()
+    await expect(page.get_by_text("Fill in this field.").first).to_be_visible()
     yield "account with errors"
     await page.goto("/keys")
     await create_key(page, "looked at")

@@ -218,7 +218,7 @@ async def _states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await expect(password).to_be_focused()
     yield "password asked for"
     await page.get_by_role("button", name="Continue").click()
-    await expect(page.locator("#reauthenticate-password-error")).to_contain_text("Please")
+    await expect(page.locator("#reauthenticate-password-error")).to_have_text("Fill in this field.")
     yield "password missing"
     await password.fill(WRONG)
     await page.keyboard.press("Enter")

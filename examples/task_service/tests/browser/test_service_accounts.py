@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from .conftest import Open
-from .support import LiveService, create_key, hold, revealed_key, type_into
+from .support import SEND, LiveService, assert_fits, create_key, hold, revealed_key, type_into
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -65,6 +65,48 @@ async def test_its_first_key_can_be_made_as_soon_as_the_button_works(open_page: 
     go_on.set()
     await expect(new).to_be_enabled()
     await create_key(page, "quick")
+
+
+async def test_its_key_can_be_limited_to_its_own_tasks(open_page: Open) -> None:
+    page, _ = await open_page()
+    account = (await _new_account(page, "narrow-bot")).rpartition("/")[2]
+    task = {"name": "Narrow", "handler": "command", "params": {"argv": ["echo"]}}
+    await page.evaluate(SEND, ["/tasks", {**task, "owner_id": account}])
+    await page.get_by_role("button", name="New API Key").click()
+    dialog = page.get_by_role("dialog", name="New API Key")
+    await dialog.get_by_label("Name", exact=True).fill("narrow")
+    await dialog.get_by_label("Only these tasks").check()
+    choices = dialog.get_by_role("group", name="Tasks").get_by_role("checkbox")
+    await expect(choices).to_have_count(1)
+    await dialog.get_by_label("Narrow").check()
+    await dialog.get_by_role("button", name="Create key").click()
+    await page.get_by_role("button", name="I have saved this key").click()
+    await page.get_by_role("link", name="narrow", exact=True).click()
+    await expect(page.locator("#may").get_by_role("link", name="Narrow")).to_be_visible()
+
+
+async def test_a_long_name_widens_no_list(open_page: Open) -> None:
+    page, _ = await open_page()
+    account = (await _new_account(page, f"{'a' * 31}-{'b' * 31}")).rpartition("/")[2]
+    await create_key(page, "of a long name")
+    label = "a-label-of-thirty-characters-x"
+    made = await page.evaluate(
+        SEND, [f"/keys?on_behalf_of={account}", {"name": "labelled", "labels": [label]}]
+    )
+    task = {"name": "Of a long name", "handler": "command", "params": {"argv": ["echo"]}}
+    made_task = await page.evaluate(SEND, ["/tasks", {**task, "owner_id": account}])
+    await page.evaluate(SEND, [f"/tasks/{made_task['id']}/run", {}])
+    for path in ("/admin/keys", "/tasks", "/runs", f"/admin/keys/{made['id']}"):
+        await page.goto(path)
+        await expect(page.get_by_role("table")).to_be_visible()
+        for width in (360, 390, 1024, 1440):
+            await page.set_viewport_size({"width": width, "height": 900})
+            await assert_fits(page, f"{path} at {width}")
+            if path == "/admin/keys":
+                revoke = page.get_by_role("button", name="Revoke of a long name")
+                box = await revoke.bounding_box()
+                assert box is not None
+                assert box["x"] + box["width"] <= width
 
 
 async def test_the_page_of_its_key_edits_rotates_and_leads_back(

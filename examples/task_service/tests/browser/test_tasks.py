@@ -125,6 +125,8 @@ async def test_a_run_is_watched_live_and_cancelled(open_page: Open) -> None:
     await expect(page.get_by_role("listitem")).to_contain_text("Cancelled")
     await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
     await expect(page.get_by_role("progressbar")).to_have_count(0)
+    # No message says that it is still being cancelled.
+    await expect(page.locator("#announcer")).to_have_text("Waits: Cancelled.")
 
 
 async def test_a_button_that_is_pressed_is_not_replaced_before_it_is_released(
@@ -282,6 +284,7 @@ async def test_what_a_form_would_refuse_is_kept_if_it_is_not_edited(open_page: O
             "size": {"type": "number"},
             "labels": {"type": "object", "additionalProperties": text},
             "level": {"enum": ["low", "high"]},
+            "tags": {"type": "array", "items": {**text, "title": "Tag"}},
             "note": {**text, "title": "Note"},
         },
     }
@@ -307,10 +310,26 @@ async def test_what_a_form_would_refuse_is_kept_if_it_is_not_edited(open_page: O
     await page.route(f"**/api/tasks/{made['id']}", answer_task)
     await page.goto(f"/tasks/{made['id']}")
     await page.get_by_role("button", name="Edit").click()
+    await expect(page.get_by_role("button", name="Add tag")).to_be_visible()
     await page.get_by_label("Note").fill("after")
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_role("dialog")).to_have_count(0)
     assert [body["params"] for body in sent] == [{**refused, "note": "after"}]
+
+
+async def test_short_parameters_stand_beside_each_other(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    params = {"url": "https://example.org/a/longer/path", "method": "PUT", "headers": {"A": "b"}}
+    task = {"name": "Wide", "handler": "http_request", "params": params}
+    made = await page.evaluate(SAVE_TASK, [None, task])
+    await page.goto(f"/tasks/{made['id']}")
+    await expect(page.get_by_role("term").filter(has_text="Method")).to_be_visible()
+    tops = {
+        await one.locator("dt").inner_text(): (await one.bounding_box() or {})["y"]
+        for one in await page.locator("#params > div").all()
+    }
+    assert tops["URL"] < tops["Method"] == tops["Headers"]
 
 
 async def test_arguments_are_edited_one_by_one(open_page: Open) -> None:
@@ -527,10 +546,10 @@ async def test_what_failed_is_one_click_away_and_the_address_keeps_the_filters(
     await page.reload()
     link = page.get_by_role("link", name="Breaks at night #1")
     await expect(link).to_be_visible()
-    await page.get_by_label("Key").fill("AAAAAAAAAAAA")
+    await page.get_by_label("Key", exact=True).fill("AAAAAAAAAAAA")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("No runs match.")).to_be_visible()
-    await page.get_by_label("Key").fill("")
+    await page.get_by_label("Key", exact=True).fill("")
     await page.keyboard.press("Enter")
     await link.click()
     await expect(page).to_have_url(re.compile(f"run={run}"))

@@ -81,7 +81,7 @@ class CommandParams(HandlerParams):
     """The argument vector: the program as the administrator listed it, then its arguments, passed on unchanged."""
 
     argv: Annotated[
-        list[str],
+        list[Annotated[str, Field(title="Argument")]],
         Field(
             min_length=1,
             max_length=MAX_ARGUMENTS,

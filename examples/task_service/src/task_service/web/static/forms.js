@@ -37,11 +37,18 @@ function placeOf(form, name) {
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
+/** What is wrong with a control, in the same words in every browser. */
+function wording({ validity, validationMessage, type, minLength, min, max, step }) {
+  if (validity.badInput || type === "number" && !validity.valueMissing) return `Enter a ${step === "1" ? "whole " : ""}number${min && ` from ${min}`}${max && ` to ${max}`}.`;
+  if (validity.valueMissing) return "Fill in this field.";
+  return validity.tooShort ? `Use at least ${minLength} characters.` : validationMessage;
+}
+
 /** The browser's own checks (required, number, range), shown like the server's. */
 export function checkFields(form) {
   const errors = [...form.elements]
     .filter((control) => control.willValidate && !control.validity.valid)
-    .map((control) => ({ field: control.closest("[data-field]").dataset.field, message: control.validationMessage }));
+    .map((control) => ({ field: control.closest("[data-field]").dataset.field, message: wording(control) }));
   if (errors.length) throw new Problem(422, { errors });
 }
 

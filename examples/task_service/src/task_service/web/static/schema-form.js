@@ -115,8 +115,8 @@ function entries({ id, name, noun }, given, row) {
 const text = (props, value) => h("textarea", { rows: 1, spellcheck: "false", autocomplete: "off", ...props }, value);
 
 /** A list of texts: any text is an entry, an empty one and one with line breaks too. */
-function listOfTexts({ id, name, title }, given) {
-  return entries({ id, name, noun: "argument" }, given, {
+function listOfTexts({ id, name, title, noun }, given) {
+  return entries({ id, name, noun }, given, {
     controls: (entry = "") => text({}, entry),
     number(one, index) {
       const control = $("textarea", one);
@@ -177,7 +177,7 @@ function kind(name, schema, props, value) {
   }
   const named = { ...props, title: schema.title };
   if (schema.type === "array" && schema.items?.type === "string") {
-    return listOfTexts(named, value ?? (props.required ? [""] : []));
+    return listOfTexts({ ...named, noun: schema.items.title?.toLowerCase() ?? "entry" }, value ?? (props.required ? [""] : []));
   }
   if (schema.type === "object" && schema.additionalProperties?.type === "string") return tableOfTexts(named, value ?? {});
   return typed(area(value === undefined ? "" : JSON.stringify(value, null, 2)), (text) => {

@@ -51,7 +51,7 @@ const effective = ({ status, owner_disabled: disabled }) => (status === "active"
 const COLUMNS = [
   ["Select", pick, "select"],
   ["Name", (key) => [rowTitle(key.id, h("a", { href: `/admin/keys/${key.id}` }, key.name)), h("code", { class: "sub" }, key.mask)], "main"],
-  ["Owner", ({ owner_id: id, owner_name: name }) => [owner(id, name), h("code", { class: "sub" }, id)], null, true],
+  ["Owner", ({ owner_id: id, owner_name: name }) => [owner(id, name), h("code", { class: "sub" }, id)], "wrap", true],
   ["Status", (key) => badge(effective(key))],
   ...KEY_COLUMNS,
   ["Actions", (key) => key.status !== "revoked"

@@ -21,6 +21,8 @@ let selected = new URLSearchParams(location.search).get("run");
 let shown;
 let stopFollowing = () => {};
 
+// Parameters up to this length stand beside each other.
+const SHORT = 16;
 const bare = /^[\w./:=@%+,-]+$/;
 
 /** A parameter's value as it would be typed. */
@@ -43,8 +45,12 @@ function drawTask() {
     created_at: when,
     updated_at: when,
   });
-  $("#params").replaceChildren(...params.map(([name, value]) => h("div", {}, h("dt", {}, properties?.[name]?.title ?? name),
-    h("dd", {}, isMasked(properties?.[name], value) ? quiet("A secret is set.") : h("pre", {}, typed(value))))));
+  $("#params").replaceChildren(...params.map(([name, value]) => {
+    const { title = name, ...schema } = properties?.[name] ?? {};
+    const isSecret = isMasked(schema, value);
+    return h("div", { class: !isSecret && typed(value).length > SHORT && "whole" }, h("dt", {}, title),
+      h("dd", {}, isSecret ? quiet("A secret is set.") : h("pre", {}, typed(value))));
+  }));
 }
 
 const state = $("#state");
@@ -123,8 +129,8 @@ function drawRun(run) {
         .filter(Boolean).map((part) => quiet(part)),
       me.may("tasks:run") && me.manages(task) && h("div", { class: "actions" }, isActive(run) ? button([icon("stop"), "Cancel"], "cancel", async () => {
         await api(`/runs/${run.id}/cancel`, { method: "POST" });
-        say("Cancelling the run.");
         await runs.refresh();
+        if (isActive(shown)) say("Cancelling the run.");
       }) : [
         me.may("tasks:write") && button("Change and re-run", "change", () => change(run)),
         button("Re-run", "rerun", async () => started(await rerun(run.id))),

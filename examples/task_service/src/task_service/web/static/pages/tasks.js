@@ -21,7 +21,7 @@ const COLUMNS = [
     summary(task) && h("code", { class: "sub clip" }, summary(task)),
     task.last_run?.error && h("span", { class: "sub clip fault", title: task.last_run.error }, task.last_run.error),
   ], "main"],
-  me.may("tasks:read_all") && ["Owner", ({ owner_name: owner }) => quiet(owner)],
+  me.may("tasks:read_all") && ["Owner", ({ owner_name: owner }) => quiet(owner), "wrap"],
   ["Handler", ({ handler }) => h("code", { class: "quiet" }, handler)],
   ["Last run", ({ id, last_run: run }) => (run
     ? h("a", { href: `/tasks/${id}?run=${run.id}`, "data-focus": `state:${id}` }, badge(run.state)) : quiet("Never"))],
