@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Dialog, Page, expect
 
 from .conftest import Open
-from .support import PASSWORD, SEND, LiveService, log_in
+from .support import PASSWORD, SEND, LiveService, hold, log_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -40,6 +40,7 @@ async def test_the_menu_leads_to_every_page(open_page: Open) -> None:
     await page.get_by_role("button", name="Menu of").click()
     for name in (
         "Account",
+        "API Reference",
         "Configuration",
         "Users",
         "Service accounts",
@@ -101,6 +102,27 @@ async def test_a_setting_is_changed_undone_and_refused(open_page: Open) -> None:
     await expect(page.locator("#allowed_commands-error")).to_contain_text("bare name")
     await page.reload()
     await expect(days).to_have_value("31")
+
+
+async def test_nothing_is_typed_into_a_setting_before_its_value_has_come(open_page: Open) -> None:
+    page, _ = await open_page()
+    go_on = await hold(page, "**/api/admin/config")
+    await page.goto("/admin/config")
+    keys = page.get_by_label("Active keys per user")
+    await expect(keys).to_be_disabled()
+    go_on.set()
+    await expect(keys).to_be_enabled()
+    await expect(keys).not_to_have_value("")
+
+
+async def test_the_filters_of_the_audit_log_leave_room_on_a_phone(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto("/admin/audit")
+    await expect(page.get_by_role("row").nth(1)).to_be_in_viewport(ratio=1)
+    box = await page.locator("#list").bounding_box()
+    assert box is not None
+    assert box["y"] < 560
 
 
 async def test_edits_of_the_configuration_are_not_left_behind_unasked(open_page: Open) -> None:

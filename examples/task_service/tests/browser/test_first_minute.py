@@ -42,7 +42,7 @@ async def test_from_the_link_to_a_revoked_key(browser: Browser, new_service: Liv
 
         # A new key, under the avatar menu.
         await page.get_by_role("button", name=f"Account menu of {USERNAME}").click()
-        await page.get_by_role("link", name="API Keys").click()
+        await page.locator("#user-menu").get_by_role("link", name="API Keys").click()
         await expect(page.get_by_role("heading", name="No API keys yet")).to_be_visible()
         await page.get_by_role("button", name="New API Key").click()
         await page.get_by_label("Name", exact=True).fill("ci pipeline")

@@ -43,6 +43,28 @@ async def test_control_k_leads_to_pages_tasks_and_keys(open_page: Open) -> None:
     await page.wait_for_url(f"**/keys/{key['id']}")
 
 
+async def test_what_is_typed_before_the_search_has_come_is_searched(open_page: Open) -> None:
+    page, _ = await open_page(alone=True)
+    go_on = await hold(page, "**/overlays/palette.js")
+    await page.goto("/tasks")
+    await expect(page.get_by_role("table")).to_be_visible()
+    await page.keyboard.press("Control+k")
+    field = page.get_by_role("combobox", name="Go to a page, a task or a key")
+    await type_into(field, "configur")
+    go_on.set()
+    options = page.get_by_role("dialog", name="Go to").get_by_role("option")
+    await expect(options).to_have_text(["ConfigurationPage"])
+    await expect(field).to_have_value("configur")
+
+
+async def test_each_page_is_offered_once(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.keyboard.press("Control+k")
+    options = page.get_by_role("dialog", name="Go to").get_by_role("option")
+    await expect(options.filter(has_text="API Keys")).to_have_count(1)
+
+
 async def test_a_search_for_nothing_says_so_and_escape_goes_back(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")

@@ -1,13 +1,19 @@
 // What every page behind the login does.
 
 import { onReach } from "./api.js";
+import { open } from "./dialogs.js";
 import { $, singleKeys } from "./dom.js";
 
 // Back must not show a page as it was before logging out.
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
 // Loaded when they are wanted: most pages are left without them.
-const showPalette = async () => (await import("./overlays/palette.js")).show();
+async function showPalette() {
+  const palette = $("#palette");
+  $("input", palette).value = "";
+  open(palette);
+  (await import("./overlays/palette.js")).show();
+}
 const showShortcuts = async () => (await import("./overlays/shortcuts.js")).show();
 
 $("#go").addEventListener("click", showPalette);

@@ -1,20 +1,14 @@
 // Go anywhere: to the pages of the menu, and to tasks and keys, which the server searches.
 
 import { api } from "../api.js";
-import { open } from "../dialogs.js";
 import { $, h, me, quiet } from "../dom.js";
 
 const MOST = 6;
-const PAGES = [...document.querySelectorAll("nav a, #user-menu a")].map(({ textContent, pathname }) => ({ kind: "Page", name: textContent, href: pathname }));
+// Some are in the navigation and in the menu.
+const PAGES = [...new Map([...document.querySelectorAll("nav a, #user-menu a")].map(({ textContent, pathname }) => [pathname, textContent]))]
+  .map(([href, name]) => ({ kind: "Page", name, href }));
 
-const list = h("ul", { id: "palette-list", role: "listbox", "aria-label": "Places" });
-const input = h("input", {
-  role: "combobox", "aria-label": "Go to a page, a task or a key", placeholder: "Page, task or key", maxlength: 100,
-  autocomplete: "off", spellcheck: "false", "aria-autocomplete": "list", "aria-controls": "palette-list", autofocus: true,
-});
-const status = h("p", { class: "quiet", role: "status" });
-const dialog = h("dialog", { id: "palette", class: "palette", "aria-label": "Go to" }, input, list, status);
-document.body.append(dialog);
+const [input, list, status] = $("#palette").children;
 
 let places = [];
 let chosen = 0;
@@ -77,9 +71,7 @@ input.addEventListener("keydown", async (event) => {
 });
 
 export function show() {
-  input.value = "";
   searched = null;
   draw(PAGES, "");
-  open(dialog);
   return look();
 }

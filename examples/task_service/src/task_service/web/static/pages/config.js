@@ -40,6 +40,8 @@ onSubmit(form, async () => {
 
 try {
   fill(await api("/admin/config"));
+  // Until now, what was typed would have been overwritten.
+  for (const group of form.querySelectorAll("fieldset")) group.disabled = false;
   restoreDraft(form);
 } catch (problem) {
   showProblem(form, problem);
