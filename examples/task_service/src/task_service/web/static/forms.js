@@ -38,10 +38,10 @@ function placeOf(form, name) {
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** What is wrong with a control, in the same words in every browser. */
-function wording({ validity, validationMessage, type, minLength, min, max, step }) {
-  if (validity.badInput || type === "number" && !validity.valueMissing) return `Enter a ${step === "1" ? "whole " : ""}number${min && ` from ${min}`}${max && ` to ${max}`}.`;
-  if (validity.valueMissing) return "Fill in this field.";
-  return validity.tooShort ? `Use at least ${minLength} characters.` : validationMessage;
+function wording({ validity, validationMessage, type, minLength, min, max }) {
+  if (validity.valueMissing && !validity.badInput) return "Fill in this field.";
+  if (validity.tooShort) return `Use at least ${minLength} characters.`;
+  return type === "number" ? `Enter a number${min && ` from ${min}`}${max && ` to ${max}`}.` : validationMessage;
 }
 
 /** The browser's own checks (required, number, range), shown like the server's. */

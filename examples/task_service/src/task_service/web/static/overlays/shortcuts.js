@@ -5,14 +5,9 @@ import { $, h, isUsable, singleKeys } from "../dom.js";
 
 const label = (control) => control.ariaLabel ?? (control.labels?.[0] ?? control.firstElementChild?.nextSibling ?? control).textContent.trim();
 
-const keys = h("dl", { class: "keys" });
-const box = h("input", { type: "checkbox" });
-const dialog = h("dialog", { "aria-labelledby": "shortcuts-title" },
-  h("div", { class: "stack" },
-    h("h2", { id: "shortcuts-title" }, "Keyboard shortcuts"), keys,
-    h("label", { class: "check" }, box, "Use shortcuts of a single key, on this browser"),
-    h("div", { class: "dialog-actions" }, h("button", { type: "button", class: "button", "data-close": true, autofocus: true }, "Close"))));
-document.body.append(dialog);
+const dialog = $("#shortcuts-dialog");
+const keys = $("dl", dialog);
+const box = $("input", dialog);
 box.addEventListener("change", () => { singleKeys.areOn = box.checked; });
 
 export function show() {

@@ -37,8 +37,6 @@ SwaggerUIBundle({
   defaultModelsExpandDepth: 0,
   docExpansion: "list",
   displayRequestDuration: true,
-  // Its requests have the login of this page already, and nothing secret is kept.
-  persistAuthorization: false,
   // The validator is on another host.
   validatorUrl: null,
 });

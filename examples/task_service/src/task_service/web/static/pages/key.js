@@ -42,7 +42,6 @@ function draw() {
   $("#name").textContent = key.name;
   fill($("#known"), key, SHOWN);
   $("#description").textContent = key.description ?? "";
-  $("#description").hidden = !key.description;
   $("#effects").classList.remove("waiting");
   const scopes = key.scopes ?? (isAnyones ? [] : Object.keys(words));
   $("#may").replaceChildren(...(scopes.length || !key.scopes ? [] : [h("li", {}, "Nothing: it has no permission.")]),
@@ -74,7 +73,6 @@ function drawRotation() {
 
 const DAYS = 30;
 const dayOf = new Intl.DateTimeFormat("en", { day: "numeric", month: "long", timeZone: "UTC" });
-const counted = (number, word) => `${number.toLocaleString("en")} ${word}`;
 
 /** The requests of each day, today at the right: a bar is as high as there were requests, and a day on which some were
  *  refused has a mark below as well as a colour. */
@@ -89,10 +87,8 @@ function drawRequests() {
     parts: [["succeeded", accepted + refused], ["failed", refused]].filter(([, number]) => number),
     marked: refused && "failed",
   }));
-  const total = (name) => days.reduce((sum, one) => sum + one[name], 0);
-  const summary = !total("accepted") && !total("refused")
-    ? `None in the last ${DAYS} days`
-    : `${counted(total("accepted"), "accepted")} · ${counted(total("refused"), "refused")} in the last ${DAYS} days`;
+  const totals = ["accepted", "refused"].map((name) => `${days.reduce((sum, one) => sum + one[name], 0).toLocaleString("en")} ${name}`);
+  const summary = `${activity.days.length ? totals.join(" · ") : "None"} in the last ${DAYS} days`;
   $("#chart").replaceChildren(
     ...(activity.days.length ? [barChart("Requests of each day, today at the right", bars, true)] : []),
     h("figcaption", { class: "quiet" }, summary));

@@ -1,5 +1,5 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, counted, focusOn, h, icon, pressed, quiet, render, say, table } from "../dom.js";
+import { $, badge, button, counted, focusOn, h, icon, pressed, render, say, table } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";

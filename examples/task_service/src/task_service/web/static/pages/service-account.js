@@ -21,7 +21,6 @@ function draw() {
   $("#name").textContent = account.name;
   fill($("#known"), account, SHOWN);
   $("#description").textContent = account.description ?? "";
-  $("#description").hidden = !account.description;
   $("#refused").hidden = !account.disabled;
   $("#disable").hidden = account.disabled;
   $("#enable").hidden = !account.disabled;
