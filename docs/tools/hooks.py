@@ -1,6 +1,6 @@
 """What happens while a site is built: generated parts, diagrams, `llms.txt`, and words for the search.
 
-A page says `<!-- generated: settings -->` where a part is made from the code. What is made here
+A page says `<!-- generated: http-api -->` where a part is made from the code. What is made here
 cannot go stale, and what cannot be made stops the build.
 """
 
@@ -20,13 +20,11 @@ from mkdocs.structure.files import File
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from docs.tools import (
-    commands_page,
     diagrams,
     first_route,
     http_api_page,
     llms,
     search_index,
-    settings_page,
 )
 
 if TYPE_CHECKING:
@@ -36,14 +34,11 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 _MARKER: Final = re.compile(r"<!-- generated: ([a-z-]+) -->")
-_TEST: Final = re.compile(r"`([\w/]+\.py::\w+)`")
 
 GENERATED: Final[dict[str, Callable[[], str]]] = {
-    "commands": cache(commands_page.render),
     "first-route": cache(first_route.render),
     "http-api": cache(http_api_page.render_service),
     "key-routes": cache(http_api_page.render_library),
-    "settings": cache(settings_page.render),
 }
 """From the name in a marker to what takes its place."""
 
@@ -57,16 +52,6 @@ def fill_in(markdown: str) -> str:
         KeyError: A marker names nothing that can be made.
     """
     return _MARKER.sub(lambda match: GENERATED[match[1]](), markdown)
-
-
-def breakable(markdown: str) -> str:
-    """The page with the names of tests, which are sentences, broken into lines like sentences."""
-
-    def broken(match: re.Match[str]) -> str:
-        name = re.sub("(/|::|_)", r"\1<wbr>", match[1])
-        return f'<code class="test">{name}</code>'
-
-    return _TEST.sub(broken, markdown)
 
 
 def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
@@ -84,7 +69,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     _pages[page.file.src_uri] = llms.Source(
         title=str(page.title), url=page.url, markdown=filled, meta=dict(page.meta)
     )
-    return breakable(diagrams.inline(filled))
+    return diagrams.inline(filled)
 
 
 def on_post_page(output: str, **_: Any) -> str:

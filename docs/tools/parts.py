@@ -1,4 +1,4 @@
-"""Puts figures, facts and patches into the README and the guides, which people read in the repository as well.
+"""Puts figures, facts, patches and reference into the README and the pages, which people read in the repository as well.
 
 `python docs/tools/parts.py` rewrites the parts between `<!-- begin: … -->` and `<!-- end -->`; a test holds the files to them.
 """
@@ -19,9 +19,11 @@ sys.path.insert(0, str(ROOT))
 
 from docs.tools import (  # noqa: E402 - see above
     benchmarks_page,
+    commands_page,
     existing,
     layers,
     peers,
+    settings_page,
 )
 
 FILES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -78,10 +80,12 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
         f"existing-{name.replace('_', '-')}": partial(existing.render, name)
         for name in existing.names()
     },
+    "commands": commands_page.render,
     "facts": facts,
     "figures": figures,
     "layers": layers.render,
     "peers": peers.render,
+    "settings": settings_page.render,
 }
 """From the name of a part to what it is made by."""
 

@@ -97,13 +97,6 @@ def test_every_setting_is_described() -> None:
     assert "one of `console`, `json`" in page
 
 
-def test_the_readme_of_the_service_names_only_settings_that_exist() -> None:
-    readme = (ROOT / "examples" / "task_service" / "README.md").read_text("utf-8")
-    named = set(re.findall(rf"^\| `({PREFIX}\w+)`", readme, re.MULTILINE))
-    assert named
-    assert named <= {PREFIX + name.upper() for name in Settings.model_fields}
-
-
 def test_every_command_of_the_service_is_on_its_page() -> None:
     page = commands_page.render()
     called = [" ".join(words[1:]) for words, _ in commands_page.commands()]
