@@ -42,11 +42,6 @@ class BaseUsers(Generic[LoadedT, UserT]):
     load_user: Callable[..., Any]
     find_in: Callable[..., Any]
 
-    @staticmethod
-    def _keep(request: RequestSession, user: object, owner: Owner[UserT]) -> Owner[UserT]:
-        request.users[owner.id] = user
-        return owner
-
 
 AnyUsers: TypeAlias = BaseUsers[Any, Any]
 

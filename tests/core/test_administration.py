@@ -18,11 +18,8 @@ from msk_auth import (
     AdminKeys,
     ApiKey,
     AsyncAdminKeys,
-    AsyncAuthenticator,
-    AsyncKeyExpiry,
     Authenticator,
     CredentialKind,
-    KeyExpiry,
     KeyStatus,
     Owner,
 )
@@ -37,9 +34,8 @@ from msk_auth.errors import (
     StoreUnavailable,
 )
 from msk_auth.events import KeyEvent, KeyRevocation, RevocationCause
-from msk_auth.integrations._asgi import OffLoopAuthenticator
 from msk_auth.keys import CreatedKey, KeyFilter
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.stores.memory import MemoryKeyStore
 
 DAY = timedelta(days=1)
 NO_CURSOR = [
@@ -134,29 +130,6 @@ def test_there_is_no_operation_that_makes_extends_or_shows_a_key() -> None:
 
 
 # At start
-
-
-KINDS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
-    "administrators": (AdminKeys, AsyncAdminKeys, ("keys:admin",)),
-    "expiry": (KeyExpiry, AsyncKeyExpiry, ()),
-}
-
-
-async def find_owner(_owner_id: str) -> None: ...
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_authenticator_of_the_other_kind_is_refused_at_start(kind: str) -> None:
-    makes, makes_async, arguments = KINDS[kind]
-    blocking = Authenticator[None](MemoryKeyStore(), find_owner=lambda _: None)
-    awaiting = AsyncAuthenticator[None](AsyncMemoryKeyStore(), find_owner=find_owner)
-    with pytest.raises(ConfigurationError, match=f"Use {makes_async.__name__}"):
-        makes(awaiting, *arguments)
-
-    message = f"Give an Authenticator to {makes.__name__}"
-    for authenticator in (blocking, OffLoopAuthenticator(blocking)):
-        with pytest.raises(ConfigurationError, match=message):
-            makes_async(authenticator, *arguments)
 
 
 def test_what_is_no_permission_is_refused_at_start() -> None:

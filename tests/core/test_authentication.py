@@ -33,7 +33,6 @@ from msk_auth import (
     Principal,
     Session,
 )
-from msk_auth.core.authentication import no_user
 from msk_auth.core.keys import checksum
 from msk_auth.errors import (
     ConfigurationError,
@@ -44,6 +43,7 @@ from msk_auth.errors import (
     StoreUnavailable,
 )
 from msk_auth.events import CredentialUsed, Refusal
+from msk_auth.http.admission import loaded_user
 
 MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)
@@ -545,7 +545,7 @@ def test_a_principal_without_a_user_is_refused_as_one_whose_owner_is_gone(
     sent = world.create().value.reveal() if credential == "key" else token()
     principal = world.enter(sent)
     with refused_with(refusal) as refused:
-        no_user(principal)
+        loaded_user(principal, None)
     assert getattr(refused.value, "key_id", None) == principal.key_id
 
 

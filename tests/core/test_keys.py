@@ -12,7 +12,6 @@ import secrets
 import string
 import traceback
 import zlib
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -237,16 +236,10 @@ def test_a_prefix_that_looks_like_a_jwt_is_refused_while_starting(prefix: str) -
             make()
 
 
-@pytest.mark.parametrize("older", ["acme", None, 5, {"acme"}])
-def test_older_prefixes_are_a_list(older: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Write older_prefixes=\["):
-        KeyFormat(older_prefixes=older)
-
-
-@pytest.mark.parametrize("wrong", [None, 5, KeyFormat("acme"), "Acme"])
-def test_every_older_prefix_has_the_form_of_one(wrong: Any) -> None:
+@pytest.mark.parametrize("older", [["Acme"], "acme"])
+def test_every_older_prefix_has_the_form_of_one(older: list[str] | str) -> None:
     with pytest.raises(ConfigurationError, match="2 to 16 characters"):
-        KeyFormat(older_prefixes=[wrong])
+        KeyFormat(older_prefixes=older)
 
 
 # The value leaves through `reveal` alone (guarantee G1).

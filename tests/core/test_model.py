@@ -13,7 +13,6 @@ from tests.core.support import MICROSECOND, NOW
 
 from msk_auth import (
     ApiKey,
-    CredentialKind,
     KeyStatus,
     Login,
     Owner,
@@ -93,20 +92,11 @@ def of_owner(given: Any) -> object:
     return Owner("ann", given, "Ann").permissions
 
 
-def of_principal(given: Any) -> object:
-    owner = Owner("ann", (), "Ann")
-    return Principal(owner, CredentialKind.API_KEY, given, NOW).permissions
-
-
-def of_record(given: Any) -> object:
-    return dataclasses.replace(RECORD, scopes=given).scopes
-
-
 def of_policy(given: Any) -> object:
     return Policy(given).permissions
 
 
-HOLDERS = [of_owner, of_principal, of_record, of_policy]
+HOLDERS = [of_owner, of_policy]
 Holder = Callable[[Any], object]
 
 
@@ -142,7 +132,7 @@ def test_permissions_keep_nothing_of_the_set_that_they_were_given_as() -> None:
 
 def test_a_frozen_set_is_kept_as_it_is() -> None:
     given = frozenset({"tasks:read"})
-    assert of_owner(given) is of_principal(given) is of_record(given) is given
+    assert of_owner(given) is of_policy(given) is given
 
 
 class Grant(Enum):
@@ -160,15 +150,15 @@ class TextGrant(StrEnum):
         ("tasks:read", "is one string.* Write {name}={{'tasks:read'}}"),
         (b"tasks:read", "is one string"),
         ({"tasks:read": False}, "is a mapping.* Write the keys that are granted"),
-        (7, "must be .* not int. Write {name}=frozenset"),
     ],
     ids=repr,
 )
 def test_what_is_no_set_of_permissions_is_refused(
     holder: Holder, given: object, advice: str
 ) -> None:
-    name = "scopes" if holder is of_record else "permissions"
-    with pytest.raises(ConfigurationError, match=f"^{name} {advice.format(name=name)}"):
+    with pytest.raises(
+        ConfigurationError, match=f"^permissions {advice.format(name='permissions')}"
+    ):
         holder(given)
 
 

@@ -19,7 +19,6 @@ from msk_auth.core.model import ApiKey, ExpiryQuery, KeyFilter, KeyPage, KeyQuer
 from msk_auth.core.policy import Policy, require_interactive
 
 from .authenticator import AsyncAuthenticator
-from .primitives import check_kind
 
 EVERY_KEY: Final = KeyFilter()
 
@@ -37,7 +36,7 @@ class AsyncAdminKeys(Generic[UserT]):
         policy: What an administrator has to meet.
 
     Raises:
-        ConfigurationError: The permission cannot be one, or this is no `AsyncAuthenticator`.
+        ConfigurationError: The permission cannot be one.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class AsyncAdminKeys(Generic[UserT]):
         *,
         max_age: timedelta | None = None,
     ) -> None:
-        check_kind("AsyncAdminKeys", authenticator)
         self._ports = authenticator.ports
         self.authenticator = authenticator
         self.policy: Policy = require_interactive(permission, max_age=max_age)
@@ -166,13 +164,9 @@ class AsyncKeyExpiry(Generic[UserT]):
 
     Args:
         authenticator: Whose keys.
-
-    Raises:
-        ConfigurationError: This is no `AsyncAuthenticator`.
     """
 
     def __init__(self, authenticator: AsyncAuthenticator[UserT]) -> None:
-        check_kind("AsyncKeyExpiry", authenticator)
         self._ports = authenticator.ports
         self._store = self._ports.store
 

@@ -167,24 +167,6 @@ def awaited(method: Callable[Concatenate[SelfT, P], R]) -> Callable[Concatenate[
     return called if mark is None else mark(called)
 
 
-def check_kind(name: str, authenticator: object) -> None:
-    """Refuse an authenticator that blocks, for a class that awaits.
-
-    Args:
-        name: Of the class.
-        authenticator: What it was given.
-
-    Raises:
-        ConfigurationError: It is no `AsyncAuthenticator` with ports of its own. What an adapter makes of an `Authenticator`
-            has none.
-    """
-    if not hasattr(authenticator, "ports") or not isinstance(authenticator, AsyncLifecycle):
-        raise ConfigurationError(
-            f"{name} takes an AsyncAuthenticator. Give an Authenticator to {name.removeprefix('Async')}, and call that in a"
-            " thread."
-        )
-
-
 class AsyncLifecycle(BaseAuthenticator[UserT]):
     """What an authenticator does between its opening and its closing: one task for each event loop flushes it."""
 

@@ -64,4 +64,8 @@ class AsyncUsers(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT,
     async def find_in(self, request: RequestSession, subject: SubjectT) -> Owner[UserT] | None:
         """The owner with an id or an external identity, read anew in the session of a request, which keeps the user."""
         user = await self.load_user(request.session, subject)
-        return None if user is None else self._keep(request, user, self.owner_of(user))
+        if user is None:
+            return None
+        owner = self.owner_of(user)
+        request.users[owner.id] = user
+        return owner

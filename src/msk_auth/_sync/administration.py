@@ -20,7 +20,6 @@ from msk_auth.core.model import ApiKey, ExpiryQuery, KeyFilter, KeyPage, KeyQuer
 from msk_auth.core.policy import Policy, require_interactive
 
 from .authenticator import Authenticator
-from .primitives import check_kind
 
 EVERY_KEY: Final = KeyFilter()
 
@@ -38,7 +37,7 @@ class AdminKeys(Generic[UserT]):
         policy: What an administrator has to meet.
 
     Raises:
-        ConfigurationError: The permission cannot be one, or this is no `Authenticator`.
+        ConfigurationError: The permission cannot be one.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class AdminKeys(Generic[UserT]):
         *,
         max_age: timedelta | None = None,
     ) -> None:
-        check_kind("AdminKeys", authenticator)
         self._ports = authenticator.ports
         self.authenticator = authenticator
         self.policy: Policy = require_interactive(permission, max_age=max_age)
@@ -165,13 +163,9 @@ class KeyExpiry(Generic[UserT]):
 
     Args:
         authenticator: Whose keys.
-
-    Raises:
-        ConfigurationError: This is no `Authenticator`.
     """
 
     def __init__(self, authenticator: Authenticator[UserT]) -> None:
-        check_kind("KeyExpiry", authenticator)
         self._ports = authenticator.ports
         self._store = self._ports.store
 

@@ -75,20 +75,6 @@ def holding(lock: threading.Lock) -> threading.Lock:
     return lock
 
 
-def check_kind(name: str, authenticator: object) -> None:
-    """Refuse an authenticator that awaits, for a class that blocks.
-
-    Args:
-        name: Of the class.
-        authenticator: What it was given.
-
-    Raises:
-        ConfigurationError: It is no `Authenticator`.
-    """
-    if not isinstance(authenticator, Lifecycle):
-        raise ConfigurationError(f"{name} takes an Authenticator. Use Async{name}.")
-
-
 class Lifecycle(BaseAuthenticator[UserT]):
     """What an authenticator does between its opening and its closing: an adapter flushes it after responses."""
 

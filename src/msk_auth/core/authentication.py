@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from .errors import (
     ConfigurationError,
@@ -33,7 +33,6 @@ from .immutability import check_shareable
 from .keys import KeyFormat, KeyHasher, KeyValue
 from .logins import OpaqueToken, RequestLogins
 from .model import (
-    CredentialKind,
     Owner,
     Principal,
 )
@@ -301,16 +300,3 @@ def stands(
 def within(owner: Owner[Any], scopes: frozenset[str] | None) -> frozenset[str]:
     """The owner's permissions now, cut down to scopes (step 5)."""
     return owner.permissions if scopes is None else owner.permissions & scopes
-
-
-def no_user(principal: Principal[Any]) -> NoReturn:
-    """Refuse a principal for which the application has no user, as one whose owner is gone.
-
-    Raises:
-        CredentialRefused: `owner_disabled` for a key, `token_revoked` for a login or another token.
-    """
-    if principal.kind is CredentialKind.API_KEY:
-        raise CredentialRefused(
-            "owner_disabled", "There is no user for the owner of this key.", key_id=principal.key_id
-        )
-    raise CredentialRefused("token_revoked", "There is no user for this login.")

@@ -33,7 +33,7 @@ import secrets
 import string
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn, Protocol, cast
+from typing import NoReturn, Protocol
 
 from .errors import ConfigurationError, CredentialRefused
 from .weak_secrets import check_secret
@@ -153,14 +153,10 @@ def checksum(body: str) -> str:
     return "".join(reversed(digits))
 
 
-def _checked_prefixes(prefix: object, older_prefixes: object) -> tuple[str, ...]:
-    if isinstance(older_prefixes, str) or not isinstance(older_prefixes, Sequence):
-        raise ConfigurationError(
-            f"older_prefixes is a list of prefixes. Write older_prefixes=[{older_prefixes!r}]."
-        )
+def _checked_prefixes(prefix: str, older_prefixes: Sequence[str]) -> tuple[str, ...]:
     prefixes: list[str] = []
-    for each in (prefix, *cast("Sequence[object]", older_prefixes)):
-        if not isinstance(each, str) or _PREFIX.fullmatch(each) is None:
+    for each in (prefix, *older_prefixes):
+        if _PREFIX.fullmatch(each) is None:
             raise ConfigurationError(
                 f"The key prefix {each!r} is not valid. Use 2 to 16 characters, lower-case letters and digits,"
                 " a letter first, such as 'msk'."

@@ -76,10 +76,6 @@ class ApiKey:
     announced_days: int | None = None
     resources: frozenset[str] | None = None
 
-    def __post_init__(self) -> None:
-        if self.scopes is not None:
-            object.__setattr__(self, "scopes", freeze_permissions(self.scopes, "scopes"))
-
     def status(self, now: datetime) -> KeyStatus:
         """The key's state at `now`."""
         if self.revoked_at is not None:
@@ -314,10 +310,6 @@ class Principal(Generic[UserT]):
     address: str | None = None
     resources: frozenset[str] | None = None
 
-    def __post_init__(self) -> None:
-        frozen = freeze_permissions(self.permissions, "permissions")
-        object.__setattr__(self, "permissions", frozen)
-
     @property
     def user(self) -> UserT:
         """The application's own user object."""
@@ -489,10 +481,6 @@ def freeze_permissions(given: Iterable[str], name: str) -> frozenset[str]:
             # {"tasks:write": False} would grant what it means to deny.
             raise ConfigurationError(
                 f"{name} is a mapping and must be a set of strings. Write the keys that are granted."
-            )
-        if not isinstance(cast("object", given), Iterable):
-            raise ConfigurationError(
-                f"{name} must be a set of strings, not {kind.__qualname__}. Write {name}=frozenset() for none."
             )
         given = frozenset(given)
     for permission in given:

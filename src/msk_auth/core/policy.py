@@ -1,6 +1,6 @@
 """Who may do what: an operation's policy and the one check of a principal against it.
 
-Three tables name the kinds of credential that pass as interactive, as a login, and as a key. All others are denied.
+Three sets name the kinds of credential that pass as interactive, as a login, and as a key. All others are denied.
 """
 
 from __future__ import annotations
@@ -22,21 +22,9 @@ from .errors import (
 from .fields import RESOURCE_FORM, is_resource
 from .model import CredentialKind, Principal, UserT, freeze_permissions
 
-_PASSES_AS_INTERACTIVE: Final = {
-    CredentialKind.INTERACTIVE: True,
-    CredentialKind.API_KEY: False,
-    CredentialKind.TOKEN: False,
-}
-_PASSES_AS_LOGIN: Final = {
-    CredentialKind.INTERACTIVE: True,
-    CredentialKind.API_KEY: False,
-    CredentialKind.TOKEN: True,
-}
-_PASSES_AS_KEY: Final = {
-    CredentialKind.INTERACTIVE: False,
-    CredentialKind.API_KEY: True,
-    CredentialKind.TOKEN: False,
-}
+_PASS_AS_INTERACTIVE: Final = frozenset({CredentialKind.INTERACTIVE})
+_PASS_AS_LOGIN: Final = frozenset({CredentialKind.INTERACTIVE, CredentialKind.TOKEN})
+_PASS_AS_KEY: Final = frozenset({CredentialKind.API_KEY})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """The HTTP methods that are meant to change nothing (RFC 9110, section 9.2.1)."""
 
@@ -189,12 +177,12 @@ class Policy:
                 f"A {type(principal).__name__} is not a Principal. Authenticate a request, or resume a reference, to"
                 " get one."
             )
-        if self.interactive and not _PASSES_AS_INTERACTIVE.get(principal.kind):
+        if self.interactive and principal.kind not in _PASS_AS_INTERACTIVE:
             is_key = principal.kind is CredentialKind.API_KEY
             raise InteractiveRequired(None if is_key else _NO_PERSON)
-        if self.login and not _PASSES_AS_LOGIN.get(principal.kind):
+        if self.login and principal.kind not in _PASS_AS_LOGIN:
             raise InteractiveRequired
-        if self.key and not _PASSES_AS_KEY.get(principal.kind):
+        if self.key and principal.kind not in _PASS_AS_KEY:
             raise Forbidden("key_required")
         names_keys = self.permissions or self.any_credential or self.interactive
         if principal.scopes is not None and not names_keys:

@@ -16,14 +16,14 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from msk_auth.authenticator import BaseAuthenticator
-from msk_auth.core.authentication import no_user
 from msk_auth.core.errors import (
     ConfigurationError,
+    CredentialRefused,
     CredentialsMissing,
     Problem,
 )
 from msk_auth.core.logins import RequestLogins
-from msk_auth.core.model import Principal, UserT
+from msk_auth.core.model import CredentialKind, Principal, UserT
 from msk_auth.core.policy import SAFE_METHODS, Policy, any_credential
 from msk_auth.redaction import RedactingFilter
 from msk_auth.users import AnyUsers, RequestSession
@@ -110,9 +110,16 @@ def loaded_user(principal: Principal[Any], user: T | None) -> T:
 
     Raises:
         CredentialRefused: There is none: the user is gone since the owner was found, or the owner never was one. It is the
-            refusal of a credential whose owner is gone.
+            refusal of a credential whose owner is gone: `owner_disabled` for a key, `token_revoked` for a login or another
+            token.
     """
-    return no_user(principal) if user is None else user
+    if user is not None:
+        return user
+    if principal.kind is CredentialKind.API_KEY:
+        raise CredentialRefused(
+            "owner_disabled", "There is no user for the owner of this key.", key_id=principal.key_id
+        )
+    raise CredentialRefused("token_revoked", "There is no user for this login.")
 
 
 Loading: TypeAlias = tuple[dict[Any, Any], Hashable, Principal[Any], Callable[[], Any]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from msk_auth.core.errors import RequestMalformed
-from msk_auth.core.policy import Policy, any_credential, require_interactive
+from msk_auth.core.policy import Policy, any_credential
 
 from .openapi import Json
 
@@ -26,7 +26,6 @@ AdminKeyOperation: TypeAlias = Literal["list_all_keys", "revoke_any_keys", "revo
 """The name of a key route for administrators."""
 
 READ: Final = any_credential()
-MANAGE: Final = require_interactive()
 
 
 @dataclass(frozen=True, slots=True)

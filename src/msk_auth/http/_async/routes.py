@@ -43,6 +43,7 @@ from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._leak_reports import MAX_REPORT
 from msk_auth._sync.administration import AdminKeys
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, InputInvalid
+from msk_auth.core.key_management import MANAGE
 from msk_auth.core.model import Principal
 from msk_auth.core.policy import Policy
 from msk_auth.http import openapi
@@ -67,7 +68,6 @@ from msk_auth.http.parsing import (
     parse_update,
 )
 from msk_auth.http.routes import (
-    MANAGE,
     MAX_BODY,
     MAX_REVOCATION,
     READ,
