@@ -338,11 +338,9 @@ def _administration(route: AuditedRoute) -> str | None:
     word = sensitive_word(route.path, route.permissions)
     if word is None:
         return None
+    how = "API keys pass" if route.policies else "is public"
     return (
-        f"looks like administration of credentials or users ({word!r}), and"
-        " API keys pass. Use require_interactive, or accept it by name."
-        if route.policies
-        else f"looks like administration of credentials or users ({word!r}), and is public."
+        f"looks like administration of credentials or users ({word!r}), and {how}."
         " Use require_interactive, or accept it by name."
     )
 

@@ -603,15 +603,10 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
 
     def _ask_elsewhere(self, environ: Memory) -> RequestLogins:
         # A server joins several headers of one name, and none of these is right with a comma in it.
-        names = {
-            "HTTP_HOST": b"host",
-            "HTTP_ORIGIN": b"origin",
-            "HTTP_SEC_FETCH_SITE": b"sec-fetch-site",
-        }
         headers = [
-            (header, environ[name].encode("latin-1"))
-            for name, header in names.items()
-            if name in environ
+            (name.encode(), value.encode("latin-1"))
+            for name in ("host", "origin", "sec-fetch-site")
+            for value in _values(environ, name)
         ]
         return self._login_sources.ask(
             request, method=request.method, scheme=environ["wsgi.url_scheme"], headers=headers
@@ -687,8 +682,10 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         response = _to_response(
             self._renderer.http_error(error.code, None if detail == default else detail)
         )
-        for name, values in _headers(error).items():
-            response.headers.setlist(name, values)
+        # What is sent with an error, such as `Allow`, as often as it is given; the document has its own type.
+        more = Headers(error.get_headers(request.environ))
+        more.remove("content-type")
+        response.headers.update(more)
         return response
 
 
@@ -741,15 +738,6 @@ def _to_response(answer: Answer) -> Response:
         # Without the type that Flask gives to every response.
         del response.headers["content-type"]
     return response
-
-
-def _headers(error: HTTPException) -> dict[str, list[str]]:
-    """What is sent with an error, such as `Allow`, as often as it is given; the document has its own type."""
-    headers: dict[str, list[str]] = {}
-    for name, value in error.get_headers(request.environ):
-        if name.lower() != "content-type":
-            headers.setdefault(name, []).append(value)
-    return headers
 
 
 def _flush(app: Flask, flush: Callable[[], None]) -> None:

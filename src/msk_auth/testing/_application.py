@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Protocol, overload
 
-from msk_auth import AsyncAuthenticator, Authenticator, Login, Owner, local_principal
+from msk_auth import AsyncAuthenticator, Authenticator, Login, Owner, Principal, local_principal
 from msk_auth.errors import ConfigurationError
 from msk_auth.keys import CreatedKey
 
@@ -181,9 +181,7 @@ def key_headers(
         make = partial(async_key_headers, authenticator, owner, scopes=scopes)
         headers: dict[str, str] = portal.call(make)
         return headers
-    principal = local_principal(
-        _owner_of_key(owner, scopes), at=authenticator.clock.now(), interactive=True
-    )
+    principal = _maker(authenticator, owner, scopes)
     return _of_key(authenticator.create_key(principal, name="a test", scopes=scopes))
 
 
@@ -206,9 +204,7 @@ async def async_key_headers(
     Raises:
         Problem: What :meth:`AsyncAuthenticator.create_key` raises.
     """
-    principal = local_principal(
-        _owner_of_key(owner, scopes), at=authenticator.clock.now(), interactive=True
-    )
+    principal = _maker(authenticator, owner, scopes)
     return _of_key(await authenticator.create_key(principal, name="a test", scopes=scopes))
 
 
@@ -216,9 +212,14 @@ def _id_of(owner: Owner[Any] | str) -> str:
     return owner if isinstance(owner, str) else owner.id
 
 
-def _owner_of_key(owner: Owner[Any] | str, scopes: Collection[str] | None) -> Owner[Any]:
-    # Making a key looks at nothing but the id and whether the owner has the scopes.
-    return Owner(owner, scopes or (), None) if isinstance(owner, str) else owner
+def _maker(
+    authenticator: Authenticator[Any] | AsyncAuthenticator[Any],
+    owner: Owner[Any] | str,
+    scopes: Collection[str] | None,
+) -> Principal[Any]:
+    """Who makes a key, which looks at nothing but the id and whether the owner has the scopes."""
+    known = Owner(owner, scopes or (), None) if isinstance(owner, str) else owner
+    return local_principal(known, at=authenticator.clock.now(), interactive=True)
 
 
 def _of_key(created: CreatedKey) -> dict[str, str]:

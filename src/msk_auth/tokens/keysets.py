@@ -222,13 +222,21 @@ class RemoteKeySet:
 
     def pending(self) -> Future[None] | None:
         """See :class:`KeySet`."""
-        return self._fetch_soon() if self._usable() is None else None
+        landed = self._landed
+        is_usable = self._usable() is not None
+        if is_usable or self._clock.monotonic() - self._state.tried_at < _FIRST_RETRY_SECONDS:
+            return None
+        self._wanted = True
+        self._wake.set()
+        return landed
 
     def find(self, kid: str) -> Sequence[VerificationKey]:
         """See :class:`KeySet`."""
         keys = self._usable()
         if keys is None:
-            raise self._unavailable()
+            since = self._clock.monotonic() - self._state.tried_at
+            wait = max(1, math.ceil(_FIRST_RETRY_SECONDS - min(since, _FIRST_RETRY_SECONDS)))
+            raise SigningKeysUnavailable(wait)
         found = keys.find(kid)
         if not found:
             self._wanted = True
@@ -266,19 +274,6 @@ class RemoteKeySet:
             return keys
         was_tried = now - tried_at <= FRESH_SECONDS
         return keys if was_tried and now - fetched_at <= FRESH_SECONDS + OUTAGE_SECONDS else None
-
-    def _fetch_soon(self) -> Future[None] | None:
-        """What is done when a fetch has ended that is under way; None if one has just failed."""
-        landed = self._landed
-        if self._clock.monotonic() - self._state.tried_at < _FIRST_RETRY_SECONDS:
-            return None
-        self._wanted = True
-        self._wake.set()
-        return landed
-
-    def _unavailable(self) -> SigningKeysUnavailable:
-        since = self._clock.monotonic() - self._state.tried_at
-        return SigningKeysUnavailable(max(1, math.ceil(_FIRST_RETRY_SECONDS - min(since, 5.0))))
 
     def _keep_fresh(self, stop: threading.Event, wake: threading.Event) -> None:
         while not stop.is_set():
