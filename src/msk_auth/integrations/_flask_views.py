@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeGuard, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -167,12 +167,11 @@ def _together(*declared: tuple[Policy, ...] | None) -> tuple[Policy, ...] | None
 
 def guards_itself(app: Flask, endpoint: str, method: str) -> bool:
     """True if a view, or a `before_request` function that runs for it, is marked with `own_guard`."""
-    names = endpoint.split(".")
-    before: list[str | None] = [None, *(".".join(names[:count]) for count in range(1, len(names)))]
     view: object = app.view_functions.get(endpoint)
     view_class: object = getattr(view, "view_class", None)
     marked = [view, view_class, getattr(view_class, method.lower(), None)]
-    marked += [each for name in before for each in app.before_request_funcs.get(name, ())]
+    for name in (None, *_blueprints_of(endpoint)):
+        marked += app.before_request_funcs.get(name, ())
     return any(has_own_guard(each) for each in marked)
 
 
@@ -181,14 +180,15 @@ def methods_of(app: Flask, endpoint: str) -> set[str]:
     return {method for rule in app.url_map.iter_rules(endpoint) for method in rule.methods or ()}
 
 
-def layers_of(app: Flask, endpoint: str) -> Iterator[object]:
+def layers_of(app: Flask, endpoint: str) -> list[object]:
     """The application and the blueprints that an endpoint belongs to, from the outside in."""
-    yield app
-    names = endpoint.split(".")[:-1]
-    for count in range(1, len(names) + 1):
-        blueprint = app.blueprints.get(".".join(names[:count]))
-        if blueprint is not None:
-            yield blueprint
+    blueprints = [app.blueprints.get(name) for name in _blueprints_of(endpoint)]
+    return [app, *(each for each in blueprints if each is not None)]
+
+
+def _blueprints_of(endpoint: str) -> list[str]:
+    names = endpoint.split(".")
+    return [".".join(names[:count]) for count in range(1, len(names))]
 
 
 def _own(view: object) -> tuple[Policy, ...] | None:
