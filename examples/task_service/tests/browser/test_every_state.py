@@ -63,6 +63,16 @@ SHOW_PROGRESS = """() => {
 }"""
 
 
+NEW_TASK_WITH_SECRET = """async () => {
+    const params = {url: "https://example.org/", headers: {Authorization: "geheim"}};
+    const made = await fetch("/api/tasks", {
+        method: "POST", headers: {"Content-Type": "application/json"},
+        body: JSON.stringify({name: "Calls out", handler: "http_request", params}),
+    });
+    return (await made.json()).id;
+}"""
+
+
 async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.goto("/tasks")
     await expect(page.get_by_role("table")).to_be_visible()
@@ -114,6 +124,16 @@ async def _task_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     yield "task whose run reports its progress"
     await page.get_by_role("button", name="Delete").click()
     yield "delete task"
+    await page.keyboard.press("Escape")
+    await page.goto(f"/tasks/{await page.evaluate(NEW_TASK_WITH_SECRET)}")
+    await expect(page.get_by_text("A secret is set.")).to_be_visible()
+    yield "task with a secret"
+    await page.get_by_role("button", name="Edit").click()
+    await expect(page.get_by_role("button", name="Replace Headers")).to_be_visible()
+    yield "edit a task with a secret"
+    await page.get_by_role("button", name="Replace Headers").click()
+    await page.get_by_role("button", name="Add entry").click()
+    yield "replace a secret"
     await page.keyboard.press("Escape")
     watch.expected.add(404)
     await page.goto("/tasks/tsk_none")
