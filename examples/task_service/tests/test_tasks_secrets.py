@@ -524,6 +524,7 @@ async def test_a_secret_whose_pepper_is_lost_fails_the_run_and_is_entered_again(
         task = expect(await ulf.post("/api/tasks", with_headers(target.url)), 201)
     rotate(tmp_path / "one", forget=True)
     two = tmp_path / "two"
+    url = f"sqlite:///{two / 'task-service.sqlite3'}"
     async with serving(tmp_path / "one", two) as service:
         ulf = await service.log_in("ulf", USER_PASSWORD)
         path = f"/api/tasks/{task['id']}"
@@ -531,14 +532,16 @@ async def test_a_secret_whose_pepper_is_lost_fails_the_run_and_is_entered_again(
         done = await ulf.wait_for_run(run["id"])
         assert done["state"] == "failed"
         assert "which this process does not have" in done["error"]
+        code, output = await command(two, url, "doctor")
+        assert (code, "with which some are sealed: their runs fail" in output) == (1, True)
         response = await ulf.patch(path, {"params": {"url": f"{target.url}x"}})
         assert wrong_fields(response) == {"params.headers"}
         expect(await ulf.patch(path, {"params": with_headers(target.url)["params"]}), 200)
+        assert (await command(two, url, "doctor"))[0] == 0
         run = expect(await ulf.post(f"{path}/run"), 202)
         await ulf.wait_for_run(run["id"])
     assert [VALUE in request for request in target.requests] == [True]
     # What cannot be opened stays as it is, in the first run.
-    url = f"sqlite:///{two / 'task-service.sqlite3'}"
     code, output = await command(two, url, "migrate", "--finish")
     assert (code, "were sealed" in output) == (0, False)
 

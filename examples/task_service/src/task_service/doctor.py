@@ -27,7 +27,7 @@ from task_service.handlers import HandlerEnvironment, HandlerRegistry
 from task_service.secrets_file import FILE_NAME, load_or_create_secrets
 from task_service.settings import Settings, load_settings
 from task_service.tasks.parameters import TaskParameters
-from task_service.tasks.sealing import any_unsealed
+from task_service.tasks.sealing import any_unsealed, lacking_keys
 from task_service.tasks.status import count_live_workers
 
 MAX_SKEW_SECONDS: Final = 5.0
@@ -239,7 +239,13 @@ async def _secrets_of_tasks(db: Database, settings: Settings) -> str:
         return f"without {FILE_NAME} none of them can be read here"
     keys = load_or_create_secrets(settings.data_dir, SystemClock().now()).parameter_keys
     registry = HandlerRegistry.load(HandlerEnvironment(no_commands))
-    if await any_unsealed(db, TaskParameters(registry, keys)):
+    parameters = TaskParameters(registry, keys)
+    if lacking := await lacking_keys(db, parameters):
+        raise ConfigurationError(
+            f"{FILE_NAME} lacks {', '.join(sorted(lacking))}, with which some are sealed: their runs fail. Put the pepper back,"
+            " or have these secrets entered again"
+        )
+    if await any_unsealed(db, parameters):
         return (
             "some are in plain text, or sealed with an earlier pepper; once no older process runs, run:"
             " task-service migrate --finish"

@@ -183,6 +183,11 @@ class TaskParameters:
                 stored[name] = self._seal(row.task_id, name, value[_SEALED]["by"], opened, nonce)
         return stored
 
+    def lacking(self, stored: Mapping[str, Any]) -> set[str]:
+        """The ids of the keys that sealed parameters and that this process does not have."""
+        used = {value[_SEALED]["key"] for value in stored.values() if _is_sealed(value)}
+        return used - self._keys.values.keys()
+
     def _kept(self, before: Row[Any], sent: Mapping[str, Any]) -> dict[str, Any]:
         """The secrets of a row that stay when these parameters are sent."""
         masked = self.mask(before.handler, before.params)

@@ -54,6 +54,19 @@ async def any_unsealed(db: Database, parameters: TaskParameters) -> bool:
         return await anext(found, None) is not None
 
 
+async def lacking_keys(db: Database, parameters: TaskParameters) -> set[str]:
+    """The ids of the keys without which secrets of tasks cannot be opened here.
+
+    Raises:
+        StoreUnavailable: The database does not answer.
+    """
+    async with db.read() as connection:
+        stored = await connection.scalars(
+            select(tasks.c.params).where(tasks.c.deleted_at.is_(None))
+        )
+        return {key_id for params in stored for key_id in parameters.lacking(params)}
+
+
 async def _unsealed(
     db: Database, parameters: TaskParameters
 ) -> AsyncGenerator[tuple[Table, Sequence[str]]]:
