@@ -20,6 +20,7 @@ NAMES = (
     "verification",
     "authoritative",
     "refusals",
+    "mcp",
 )
 """Every measurement, each a module of its own; the documentation names their aims in this order."""
 
