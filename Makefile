@@ -33,10 +33,10 @@ help:  ## Show what can be made (this list)
 run: $(BIN)/.run  ## Serve the task service on this machine
 	exec $(BIN)/task-service serve
 
-test: $(BIN)/.dev  ## Run the tests, but those of test-pages and test-faults
+test: $(BIN)/.dev  ## Run the tests, without those of test-pages and test-faults
 	$(BIN)/pytest $(or $(ARGS),-n auto --dist loadfile --no-loadscope-reorder)
 
-coverage: $(BIN)/.dev  ## Hold the coverage of the tests to its limits, on the newest Python
+coverage: $(BIN)/.dev  ## Fail below the limits of coverage, on the newest Python
 	.ci/coverage
 
 test-envs: $(BIN)/.dev  ## Run the tests with each framework alone, and with none, on the oldest versions; the adapters' on the pinned ones too
@@ -58,10 +58,10 @@ test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processe
 	$(BIN)/pytest -m faults -n 2 --dist loadfile $(ARGS)
 
 # Some of the modules, such as ARGS="core.policy leases".
-mutants: $(BIN)/.mutants  ## Change the deciding code in thousands of small ways, each of which a test must notice
+mutants: $(BIN)/.mutants  ## Change the code that decides in thousands of small ways, and fail where no test notices
 	$(BIN)/python -m tests.mutation.check $(ARGS)
 
-check: $(BIN)/.dev  ## Check format, lint, the generated half, types, import contracts, spelling and the docs build
+check: $(BIN)/.dev  ## Check format, lint, the generated code, types, import contracts, spelling and the docs build
 	$(BIN)/python -m docs.tools.existing
 	$(BIN)/ruff format --check . $(ADOPTED)
 	$(BIN)/ruff check . $(ADOPTED)
@@ -82,7 +82,7 @@ check-all: $(BIN)/.dev  ## Build twice, and install everywhere: each extra, Pyth
 release: $(BIN)/.release  ## Check and build all that a release needs, and publish nothing
 	.ci/release $(TAG)
 
-audit: $(BIN)/.venv  ## Ask for known vulnerabilities of what the service runs on (on a network that knows them)
+audit: $(BIN)/.venv  ## List known vulnerabilities of the service's dependencies (needs a network that knows them)
 	$(BIN)/uv tool run pip-audit==2.10.1 --strict --disable-pip --require-hashes --requirement requirements/run.txt
 
 format: $(BIN)/.dev  ## Rewrite the code in the project's format
@@ -95,7 +95,7 @@ docs: $(BIN)/.dev  ## Build the documentation into site/, the handbook of the se
 	$(BIN)/python -m docs.tools.built_site $(SITE)
 
 # Names, or --write to keep the results for the documentation: make bench ARGS="verification --write"
-bench: $(BIN)/.dev  ## Measure what things cost, in a few minutes
+bench: $(BIN)/.dev  ## Measure verification and refusals, in a few minutes
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(findstring --write,$(ARGS)),$(BIN)/python docs/tools/parts.py)
 
