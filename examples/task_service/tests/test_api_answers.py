@@ -318,7 +318,9 @@ async def test_an_unknown_page_is_a_page_with_the_navigation(
     assert "Page not found" in outside.text
     assert 'aria-label="Main"' not in outside.text
     # Programs, and every path of the API, get problem documents.
-    assert problem(await admin.get("/api/taks", headers=html)) == (404, "not_found")
+    unknown = await admin.get("/api/taks", headers=html)
+    assert problem(unknown) == (404, "not_found")
+    assert unknown.json()["title"] == "Not found"
     assert problem(await admin.get("/taks")) == (404, "not_found")
 
 

@@ -20,7 +20,7 @@ from starlette.types import Scope
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from msk_auth import Clock
-from msk_auth.errors import InputInvalid, Problem
+from msk_auth.errors import InputInvalid, NotFound, Problem
 from msk_auth.integrations.fastapi import FastAPIAuth
 
 from . import background
@@ -175,7 +175,7 @@ def _answer_errors(app: FastAPI, routers: Sequence[APIRouter], pages: Pages) -> 
             return response
         if wants_page(request):
             return await pages.problem_page(request, PageNotFound())
-        return await _answer(request, PageNotFound())
+        return await _answer(request, NotFound())
 
     app.add_exception_handler(RequestValidationError, answer_invalid)
     app.add_exception_handler(HTTPException, answer_unrouted)
