@@ -151,6 +151,8 @@ def around(
 async def test_every_answer_has_the_security_headers(path: str) -> None:
     answered = await around().request(path=path)
     assert answered.headers["x-content-type-options"] == "nosniff"
+    assert answered.headers["referrer-policy"] == "no-referrer"
+    assert answered.headers["cross-origin-resource-policy"] == "same-origin"
     assert (
         answered.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
     )
