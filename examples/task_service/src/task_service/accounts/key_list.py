@@ -123,7 +123,7 @@ class KeyList:
         found = _found(owner_id, query.search)
         statement = select(*_KEYS).where(found)
         if query.status is not None:
-            statement = statement.where(_in_state(query.status, now))
+            statement = statement.where(in_state(query.status, now))
         async with self._db.read() as connection:
             rows = (await connection.execute(paging.apply(statement))).all()
             counted = (
@@ -164,7 +164,8 @@ def _found(owner_id: str, search: str | None) -> ColumnElement[bool]:
     )
 
 
-def _in_state(status: KeyStatus, now: int) -> ColumnElement[bool]:
+def in_state(status: KeyStatus, now: int) -> ColumnElement[bool]:
+    """Whether a key is in this state at a moment, in microseconds."""
     not_revoked = _KEYS.revoked_at.is_(None)
     match status:
         case KeyStatus.REVOKED:
@@ -177,7 +178,7 @@ def _in_state(status: KeyStatus, now: int) -> ColumnElement[bool]:
 
 async def count_active(connection: AsyncConnection, owner_id: str, at: datetime) -> int:
     """How many of an owner's keys are active."""
-    active = and_(_found(owner_id, None), _in_state(KeyStatus.ACTIVE, schema.to_microseconds(at)))
+    active = and_(_found(owner_id, None), in_state(KeyStatus.ACTIVE, schema.to_microseconds(at)))
     counting = select(func.count()).select_from(schema.api_keys).where(active)
     return await connection.scalar(counting) or 0
 
@@ -185,9 +186,9 @@ async def count_active(connection: AsyncConnection, owner_id: str, at: datetime)
 def _counting(found: ColumnElement[bool], at: datetime) -> Select[Any, int, int]:
     """How many keys there are in each state, and how many of them end soon."""
     now = schema.to_microseconds(at)
-    state = case(*((_in_state(status, now), status.value) for status in KeyStatus)).label("state")
+    state = case(*((in_state(status, now), status.value) for status in KeyStatus)).label("state")
     ends_soon = and_(
-        _in_state(KeyStatus.ACTIVE, now),
+        in_state(KeyStatus.ACTIVE, now),
         _KEYS.replaced_by.is_(None),
         _KEYS.expires_at <= schema.to_microseconds(at + EXPIRING),
     )

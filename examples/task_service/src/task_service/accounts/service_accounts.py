@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from pydantic import BaseModel
-from sqlalchemy import Select, and_, case, func, insert, or_, select, type_coerce
+from sqlalchemy import Select, func, insert, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import AsyncAuthenticator, Owner, Principal
+from msk_auth import AsyncAuthenticator, KeyStatus, Owner, Principal
 from msk_auth.errors import InputInvalid
 from task_service.db import schema
 from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
@@ -25,6 +25,7 @@ from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
 
 from .changes import Accounts
+from .key_list import in_state
 from .roles import KEY_PERMISSIONS, MANAGE_KEYS, ROLE_PERMISSIONS
 from .users import (
     MAX_USERNAME,
@@ -243,24 +244,15 @@ class ServiceAccounts:
     def _selecting(self) -> Select[Any]:
         """The statement that selects the service accounts, each with a summary of its keys."""
         now = schema.to_microseconds(self.accounts.now())
-        is_active = and_(
-            _KEYS.revoked_at.is_(None), or_(_KEYS.expires_at.is_(None), _KEYS.expires_at > now)
-        )
-        keys = (
-            select(
-                func.count(case((is_active, 1))).label("active"),
-                func.max(_KEYS.last_used_at).label("last_used_at"),
-            )
-            .where(_KEYS.owner_id == _USERS.id, _KEYS.deleted_at.is_(None))
-            .correlate(schema.users)
-        )
-        active, used = (
-            keys.with_only_columns(each).scalar_subquery() for each in keys.selected_columns
-        )
+        own = (_KEYS.owner_id == _USERS.id, _KEYS.deleted_at.is_(None))
+        active = select(func.count()).where(*own, in_state(KeyStatus.ACTIVE, now))
+        used = select(func.max(_KEYS.last_used_at)).where(*own)
         return select(
             schema.users,
-            active.label("active_keys"),
-            type_coerce(used, schema.UtcMicroseconds).label("last_used_at_of_keys"),
+            active.correlate(schema.users).scalar_subquery().label("active_keys"),
+            type_coerce(
+                used.correlate(schema.users).scalar_subquery(), schema.UtcMicroseconds
+            ).label("last_used_at_of_keys"),
         ).where(_USERS.service_account.is_(True), _USERS.deleted_at.is_(None))
 
     async def _read(self, connection: AsyncConnection, account_id: str) -> ServiceAccount:
