@@ -154,6 +154,12 @@ def test_a_key_passes_where_the_operation_limits_itself_and_nowhere_else() -> No
         assert not passes(policy, key)
 
 
+def test_a_key_that_is_refused_for_its_resources_learns_that() -> None:
+    for policy in (require("tasks:read"), require("tasks:read", resource="task:7")):
+        with pytest.raises(PermissionDenied, match="limited to resources of its own"):
+            policy.check(bound("task:42"), NOW)
+
+
 def test_a_credential_without_resources_of_its_own_reaches_everything() -> None:
     policy = require("tasks:run", resource="task:{task_id}")
     for interactive in (True, False):

@@ -394,6 +394,12 @@ def test_a_guard_for_keys_needs_the_permissions_that_it_names() -> None:
     assert caught.value.required == ("read", "write")
 
 
+def test_each_guard_demands_what_it_is_given() -> None:
+    assert require_login("a", "b") == Policy(frozenset({"a", "b"}), login=True)
+    limited = require_key("a", any_resource=True)
+    assert limited == Policy(frozenset({"a"}), key=True, any_resource=True)
+
+
 def test_a_guard_for_keys_is_not_bare_so_that_no_other_guard_replaces_it() -> None:
     assert not require_key().is_bare
     assert not require_login().is_bare

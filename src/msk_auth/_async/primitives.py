@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
+R = TypeVar("R")
+SelfT = TypeVar("SelfT", bound="AsyncLifecycle[Any]")
+P = ParamSpec("P")
 
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
 """The result of a function of the application that may be async."""
@@ -124,16 +127,6 @@ async def holding(lock: threading.Lock) -> AsyncGenerator[None]:
         yield
     finally:
         lock.release()
-
-
-# Importing `asyncio` takes as long as importing the rest of the library, and a blocking application does not need it. The
-# functions below import it, where an event loop runs.
-if TYPE_CHECKING:
-    import asyncio
-
-R = TypeVar("R")
-SelfT = TypeVar("SelfT", bound="AsyncLifecycle[Any]")
-P = ParamSpec("P")
 
 
 def is_beside_loop() -> bool:
