@@ -22,6 +22,15 @@ from msk_auth.tokens.issuers import ExternalIssuer, Provider, TokenRules
 from msk_auth.tokens.keysets import PinnedKeySet, RemoteKeySet
 
 
+class AnyKeySet(PinnedKeySet):
+    """Shows which key a token asks for."""
+
+    def __init__(self) -> None: ...
+
+    def find(self, kid: str) -> Any:
+        raise LookupError(repr(kid))
+
+
 async def granted_later(_claims: object) -> list[str]:
     return []
 
@@ -731,7 +740,7 @@ LOGIN = "https://login.example"
         (Provider.OIDC, LOGIN, {"audience": []}),
         (Provider.OIDC, LOGIN, {"token": "refresh"}),
         (Provider.OIDC, LOGIN, {"max_lifetime": timedelta(0)}),
-        (Provider.OIDC, LOGIN, {"leeway": timedelta(hours=1)}),
+        (Provider.OIDC, LOGIN, {"leeway": timedelta(minutes=5, seconds=1)}),
         (Provider.OIDC, LOGIN, {"grants": ""}),
         (Provider.OIDC, LOGIN, {"grants": granted_later}),
         (Provider.OIDC, LOGIN, {"interactive": interactive_later}),
@@ -768,6 +777,36 @@ def test_a_set_up_that_cannot_be_meant_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError):
         ExternalIssuer(provider, tenant, **{"audience": "a", "grants": None, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_lifetime": timedelta(seconds=1)},
+        {"leeway": timedelta(0)},
+        {"leeway": timedelta(minutes=5)},
+    ],
+    ids=repr,
+)
+def test_the_bounds_of_durations_are_within_them(options: dict[str, timedelta]) -> None:
+    issuer = ExternalIssuer(Provider.OIDC, LOGIN, audience="a", grants=None, **options)
+    assert [getattr(issuer, name) for name in options] == [*options.values()]
+
+
+@pytest.mark.parametrize(("length", "expected"), [(0, False), (1, True), (256, True), (257, False)])
+def test_a_key_id_has_1_to_256_characters(length: int, expected: bool) -> None:
+    kid = "k" * length
+    shape = SHAPES["OIDC, access"]
+    issuer = shape.made(keys=AnyKeySet())
+    asked = ParsedToken(shape.token(header={"kid": kid}))
+    if expected:
+        assert issuer.pending(asked) is None
+        with pytest.raises(LookupError, match=f"^'{kid}'$"):
+            issuer.authenticate(asked, NOW)
+    else:
+        for check in (issuer.pending, lambda token: issuer.authenticate(token, NOW)):
+            with refused_with("token_invalid"):
+                check(asked)
 
 
 def test_a_kind_that_the_provider_does_not_have_is_refused_with_those_that_it_has() -> None:

@@ -368,7 +368,7 @@ def test_an_exchange_carries_the_grants_along(scopes: frozenset[str] | None) -> 
     assert profile().verify(issued, NOW).scopes == scopes
 
 
-@pytest.mark.parametrize("scopes", ["tasks:read", {"tasks:read": True}, [7], 7])
+@pytest.mark.parametrize("scopes", ["tasks:read", {"tasks:read": True}, [7]])
 def test_scopes_that_are_no_set_of_strings_are_not_issued(scopes: Any) -> None:
     with pytest.raises(ConfigurationError, match="scopes"):
         profile().issue(subject="ann", now=NOW, lifetime=HOUR, scopes=scopes)
