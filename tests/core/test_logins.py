@@ -636,7 +636,7 @@ def test_no_text_shows_a_credential() -> None:
 )
 def test_a_function_is_called_by_its_name(function: Any, name: str) -> None:
     assert name_of(function) == name
-    assert repr(RequestLogins([function], "")) == f"<RequestLogins {name}>"
+    assert repr(RequestLogins([function] * 2, "")) == f"<RequestLogins {name}, {name}>"
 
 
 def test_the_annotations_take_functions_of_both_kinds() -> None:
