@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 from tests.lease.simulation import RATES, Process, SimStore, World
 
 from msk_auth import AsyncAuthenticator, Principal
-from msk_auth import authenticator as base
 from msk_auth._async import authenticator
 from msk_auth._async import leases as leasing
 from msk_auth._async.leases import Attempt, LeaseRegisterView, Leases
@@ -592,7 +591,7 @@ def test_a_process_is_not_removed_before_its_last_lease_has_ended(
 
 
 def test_it_finds_entries_that_are_used_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "LeaseCache", WithoutCheck)
+    monkeypatch.setattr(authenticator, "LeaseCache", WithoutCheck)
     assert explore(Process, 4000) != []
 
 

@@ -21,7 +21,7 @@ from examples.task_service.tests.runs_support import (
     accounts_of,
     database,
     failing,
-    registry,
+    parameters,
 )
 from httpx2 import ConnectError
 
@@ -96,10 +96,11 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         clock, config = FakeClock(), Config()
         accounts = accounts_of(db, clock)
         new = NewTask(name="Nightly", handler="anything", params={}, timeout_seconds=7)
-        task = await Tasks(accounts, registry(config)).create(ANN, new)
+        accepted = parameters(config)
+        task = await Tasks(accounts, accepted).create(ANN, new)
         lease = timedelta(seconds=15)
         worker = WorkerRuns(db, clock, config, worker_id="w", lease=lease)
-        runs = Runs(accounts, config, LocalEvents())
+        runs = Runs(accounts, config, LocalEvents(), accepted)
         yield World(db, clock, runs, worker, task.id, Receiver())
 
 
