@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case, refused_with
-from tests.core.support import NOW, SECOND, World
+from tests.core.support import NOW, SECOND, World, token
 
 from msk_auth import CredentialKind, KeyLimits, Owner, Principal, Session
 from msk_auth.errors import (
@@ -533,3 +533,14 @@ def test_forgetting_the_person_leaves_the_keys_of_the_account(team: Team) -> Non
     assert team.world.call("forget_owner", "ann") == 1
     assert team.world.store.get(own.record.id).revoked_at == NOW
     assert team.world.enter(created.value.reveal()).owner.id == ACME
+
+
+def test_a_login_with_a_session_acts_where_no_sessions_are_looked_up(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(find_session=None, may_act_for=lambda _principal, _owner: {READ})
+    world.owners[ACME] = Owner(ACME, {READ}, "Acme")
+    login = world.enter(token())
+    assert login.session_id == "s1"
+    created: CreatedKey = world.call("create_key", login, name="ci", on_behalf_of=ACME)
+    assert created.record.owner_id == ACME
