@@ -14,7 +14,7 @@ from msk_auth._fork import after_fork_in_child
 from msk_auth.core.errors import KeyLimitReached, KeyNotActive
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.fields import KeyUpdate
-from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus, revoked
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus, is_same_id, revoked
 from msk_auth.core.store import KeyChange, RecordedLease, require_change
 
 from . import primitives
@@ -228,7 +228,11 @@ class MemoryKeyStore:
 
     def _find_own(self, key_id: str, owner_id: str) -> ApiKey | None:
         record = self._records.get(key_id)
-        if record is None or record.owner_id != owner_id or record.deleted_at is not None:
+        if (
+            record is None
+            or not is_same_id(record.owner_id, owner_id)
+            or record.deleted_at is not None
+        ):
             return None
         return record
 
@@ -247,7 +251,8 @@ class MemoryKeyStore:
             changes[predecessor.id] = predecessor
         if max_active is not None:
             active = sum(
-                other.owner_id == record.owner_id and other.status(now) is KeyStatus.ACTIVE
+                is_same_id(other.owner_id, record.owner_id)
+                and other.status(now) is KeyStatus.ACTIVE
                 for other in ChainMap(changes, self._records).values()
             )
             if active > max_active:
@@ -265,7 +270,7 @@ def _position(record: ApiKey) -> tuple[datetime, str]:
 
 def _is_listed(record: ApiKey, query: KeyQuery) -> bool:
     return (
-        record.owner_id == query.owner_id
+        is_same_id(record.owner_id, query.owner_id)
         and record.deleted_at is None
         and (query.status is None or record.status(query.now) is query.status)
         and (query.after is None or _position(record) < query.after)

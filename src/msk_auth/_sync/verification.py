@@ -296,7 +296,7 @@ class Verifier:
         owner_id = principal.owner.id
         if principal.key_id is not None:
             record = self._reads.find_key(principal.key_id)
-            if record is None or record.owner_id != owner_id:
+            if record is None or not is_same_id(record.owner_id, owner_id):
                 raise CredentialRefused("key_unknown", key_id=principal.key_id)
             again = self._act_by_key(record, now)
             # Work that outlives its request has no address: the key was presented at one when the reference was made.

@@ -68,6 +68,7 @@ from .model import (
     KeyStatus,
     Owner,
     Principal,
+    is_same_id,
 )
 from .policy import is_permission, require_interactive
 
@@ -329,7 +330,7 @@ def of_owner(record: ApiKey | None, owner: Owner[Any]) -> ApiKey:
     Raises:
         KeyNotFound: It is not.
     """
-    if record is None or record.owner_id != owner.id or record.deleted_at is not None:
+    if record is None or not is_same_id(record.owner_id, owner.id) or record.deleted_at is not None:
         raise KeyNotFound
     return record
 

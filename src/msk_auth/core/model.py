@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Generic, TypeGuard, TypeVar, cast
+from uuid import UUID
 
 from .errors import ConfigurationError
 
@@ -229,11 +230,23 @@ class Login:
 
 def is_same_id(one: str, other: str) -> bool:
     """Whether two texts are one id: equal, or spellings of one UUID, with or without hyphens and capitals (RFC 9562, section 4)."""
-    if one == other:
-        return True
-    digits = one.replace("-", "").lower()
+    return one == other or (
+        (digits := _digits_of_uuid(one)) is not None and digits == _digits_of_uuid(other)
+    )
+
+
+def spellings(owner_id: str) -> list[str]:
+    """The texts under which a store may have this id: itself, and of a UUID those of databases and of backups."""
+    digits = _digits_of_uuid(owner_id)
+    if digits is None:
+        return [owner_id]
+    return list(dict.fromkeys([owner_id, str(UUID(digits)), digits]))
+
+
+def _digits_of_uuid(text: str) -> str | None:
+    digits = text.replace("-", "").lower()
     is_uuid = len(digits) == 32 and digits.isalnum() and digits.strip("0123456789abcdef") == ""
-    return is_uuid and digits == other.replace("-", "").lower()
+    return digits if is_uuid else None
 
 
 def _is_id(value: object) -> TypeGuard[str]:
@@ -416,7 +429,7 @@ class KeyFilter:
         """True if the key, at `now`, is one of them."""
         used_at, ends_at = record.last_used_at, record.expires_at
         return (
-            (self.owner_id is None or record.owner_id == self.owner_id)
+            (self.owner_id is None or is_same_id(record.owner_id, self.owner_id))
             and (self.status is None or record.status(now) is self.status)
             and (self.created_before is None or record.created_at < self.created_before)
             and (self.unused_since is None or used_at is None or used_at < self.unused_since)

@@ -41,7 +41,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement, Select
 
 from msk_auth.core.errors import ConfigurationError, KeyLimitReached, KeyNotActive
-from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus
+from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery, KeyStatus, spellings
 from msk_auth.core.store import RecordedLease
 
 from ._table import (
@@ -290,7 +290,9 @@ class KeyOperations:
         return and_(keys.id == key_id, self._is_owned_by(owner_id), keys.deleted_at.is_(None))
 
     def _is_owned_by(self, owner_id: str) -> ColumnElement[bool]:
-        column = self._keys.owner_id
+        column, texts = self._keys.owner_id, spellings(owner_id)
+        if len(texts) > 1:
+            return column.in_(texts)
         if not self._is_mysql:
             return column == owner_id
         # To the collation "ann" and "ann " are one owner; their lengths differ.

@@ -1,0 +1,92 @@
+"""A backup may spell the UUIDs of owners in another way: their keys still belong to them, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cases import refused_with
+from tests.stores.support import engine_on, sqlite_url
+
+from msk_auth import Authenticator, KeyLimits, KeyStatus, Owner, Principal, local_principal
+from msk_auth.errors import KeyLimitReached, KeyNotFound
+from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
+from msk_auth.testing import FrozenClock
+
+SPELLED = "0190a6e4-1b7c-7def-8abc-0123456789ab"
+STORED = SPELLED.replace("-", "")
+OTHER = "0190a6e4-1b7c-7def-8abc-0123456789ac"
+
+
+class Site:
+    """An application whose ids have hyphens, on the keys of one that had none."""
+
+    def __init__(self, store: Any) -> None:
+        self.clock = FrozenClock()
+        self.now = self._on(store, lambda _: Owner(SPELLED, {"read"}, "Ann"))
+        self.before = self._on(store, lambda owner_id: Owner(owner_id, {"read"}, "Ann"))
+        self.key = self.before.create_key(self.person(STORED), name="from before")
+
+    def _on(self, store: Any, find_owner: Any) -> Authenticator[str]:
+        return Authenticator(
+            store,
+            find_owner=find_owner,
+            key_limits=lambda: KeyLimits(max_active=1),
+            clock=self.clock,
+        )
+
+    def person(self, owner_id: str) -> Principal[str]:
+        owner = Owner(owner_id, {"read"}, "Ann")
+        return local_principal(owner, at=self.clock.now(), interactive=True)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mysql"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    if request.param == "memory":
+        yield Site(MemoryKeyStore())
+        return
+    with ExitStack() as stack:
+        url = (
+            sqlite_url(tmp_path)
+            if request.param == "sqlite"
+            else request.getfixturevalue(f"{request.param}_url")
+        )
+        store = SQLAlchemyKeyStore(stack.enter_context(engine_on(url)))
+        stack.callback(store.close)
+        yield Site(store)
+
+
+def test_its_owner_finds_edits_and_revokes_a_key(site: Site) -> None:
+    ann = site.person(SPELLED)
+    [listed] = site.now.list_keys(ann).items
+    assert listed.id == site.now.get_key(ann, site.key.record.id).id == site.key.record.id
+    assert site.now.update_key(ann, listed.id, name="found again").name == "found again"
+    assert site.now.revoke_key(ann, listed.id).status(site.clock.now()) is KeyStatus.REVOKED
+
+
+def test_it_counts_against_the_limit_of_its_owner(site: Site) -> None:
+    ann = site.person(SPELLED)
+    with pytest.raises(KeyLimitReached):
+        site.now.create_key(ann, name="one too many")
+    site.now.revoke_key(ann, site.key.record.id)
+    assert site.now.create_key(ann, name="another").record.owner_id == SPELLED
+
+
+def test_forgetting_its_owner_revokes_it(site: Site) -> None:
+    assert site.now.forget_owner(SPELLED) == 1
+    with refused_with("key_revoked"):
+        site.now.authenticate([f"Bearer {site.key.value.reveal()}"])
+
+
+@pytest.mark.parametrize("stranger", [OTHER, OTHER.replace("-", ""), f"{SPELLED} ", SPELLED[:-1]])
+def test_another_owner_does_not_find_it(site: Site, stranger: str) -> None:
+    ben = site.person(stranger)
+    assert list(site.before.list_keys(ben).items) == []
+    assert site.before.forget_owner(stranger) == 0
+    for method in (site.before.get_key, site.before.revoke_key):
+        with pytest.raises(KeyNotFound):
+            method(ben, site.key.record.id)
