@@ -291,12 +291,11 @@ class KeyOperations:
 
     def _is_owned_by(self, owner_id: str) -> ColumnElement[bool]:
         column, texts = self._keys.owner_id, spellings(owner_id)
-        if len(texts) > 1:
-            return column.in_(texts)
         if not self._is_mysql:
-            return column == owner_id
+            return column.in_(texts) if len(texts) > 1 else column == owner_id
         # To the collation "ann" and "ann " are one owner; their lengths differ.
-        return and_(column == owner_id, func.char_length(column) == len(owner_id))
+        length = func.char_length(column)
+        return or_(*(and_(column == text, length == len(text)) for text in texts))
 
     def _find_where(self, connection: Connection, where: ColumnElement[bool]) -> ApiKey | None:
         row = connection.execute(select(*self._keys).where(where)).one_or_none()
