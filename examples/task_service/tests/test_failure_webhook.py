@@ -1,4 +1,4 @@
-"""Reports of failed runs: signed, sent at least once by one of the processes, and again while nobody takes them."""
+"""Reports of failed runs: signed, sent at least once by one of the processes, and again until the receiver takes them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from examples.task_service.tests.runs_support import (
 from httpx2 import ConnectError
 
 from msk_auth.errors import StoreUnavailable
+from task_service import failure_webhook
 from task_service.db.engine import Database
 from task_service.failure_webhook import FailureWebhook, post
 from task_service.tasks.models import NewTask, RunState
@@ -153,8 +155,11 @@ async def test_a_run_that_brought_down_every_worker_is_reported(world: World) ->
     assert (report["data"]["run_id"], report["data"]["state"]) == (run.id, "failed")
 
 
-@pytest.mark.parametrize("receiver", [Receiver(status=500), Receiver(error=ConnectError("no"))])
-async def test_a_report_that_nobody_takes_is_repeated_later_and_later(
+@pytest.mark.parametrize(
+    "receiver",
+    [Receiver(status=500), Receiver(error=ConnectError("no")), Receiver(error=TimeoutError())],
+)
+async def test_a_report_that_was_not_taken_is_repeated_later_and_later(
     world: World, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.receiver = Receiver(receiver.status, receiver.error)
@@ -220,3 +225,34 @@ async def test_a_report_is_posted_as_it_is_and_no_redirect_is_followed() -> None
     assert request.startswith(b"POST /hook HTTP/1.1\r\n")
     assert b"webhook-id: run_1\r\n" in request
     assert request.endswith(b"\r\n\r\n{}")
+
+
+async def test_a_receiver_that_never_ends_its_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(failure_webhook, "_TIMEOUT_SECONDS", 0.3)
+
+    left, closed = asyncio.Event(), asyncio.Event()
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n")
+        with suppress(ConnectionError):
+            for number in range(40):
+                writer.write(b"x-%d: 1\r\n" % number)
+                await writer.drain()
+                if left.is_set():
+                    break
+                await asyncio.sleep(0.05)
+            writer.write(b"\r\n")
+        writer.close()
+        closed.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        try:
+            with pytest.raises(TimeoutError):
+                await post(f"http://127.0.0.1:{port}/hook", b"{}", {})
+        finally:
+            left.set()
+            await closed.wait()

@@ -7,13 +7,14 @@ repetition by `webhook-id`.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from httpx2 import AsyncClient, HTTPError, InvalidURL
 from sqlalchemy import Row, select, update
@@ -25,9 +26,6 @@ from msk_auth.errors import StoreUnavailable
 from .db.engine import Database
 from .db.schema import runs, tasks
 from .tasks.notifications import wait_for_event
-
-if TYPE_CHECKING:
-    import asyncio
 
 _log = logging.getLogger(__name__)
 
@@ -45,9 +43,11 @@ async def post(url: str, body: bytes, headers: dict[str, str]) -> int:
     """Post a report: one bounded request, without redirects, whose answer is not read.
 
     Raises:
-        HTTPError, InvalidURL: The address does not answer.
+        HTTPError, InvalidURL, TimeoutError: The address does not answer.
     """
     async with (
+        # The limit of the client is for each of its reads alone.
+        asyncio.timeout(_TIMEOUT_SECONDS),
         AsyncClient(timeout=_TIMEOUT_SECONDS) as client,
         client.stream("POST", url, content=body, headers=headers) as response,
     ):
@@ -149,7 +149,7 @@ class FailureWebhook:
         }
         try:
             status = await self._post(self._url, body, headers)
-        except (HTTPError, InvalidURL) as error:
+        except (HTTPError, InvalidURL, TimeoutError) as error:
             # Its text may have the address, which people treat as a secret.
             _log.warning(
                 "the webhook got no answer about the run %s: %s", row.id, type(error).__name__
