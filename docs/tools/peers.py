@@ -95,7 +95,9 @@ def render() -> str:
 
 def with_keys(answers: Answers) -> Answers:
     """The packages that have keys."""
-    return {name: each for name, each in answers.items() if each["key_has_an_owner"] is not None}
+    return {
+        name: each for name, each in answers.items() if each.get("key_has_an_owner") is not None
+    }
 
 
 def table(answers: Answers, questions: Iterable[str]) -> str:
@@ -110,7 +112,7 @@ def table(answers: Answers, questions: Iterable[str]) -> str:
 
 
 def _cell(question: str, answers: Mapping[str, Any]) -> str:
-    value = answers[question]
+    value = answers.get(question)
     if question == "challenge":
         return "none" if value is None else f"`{value}`"
     if value is None:
