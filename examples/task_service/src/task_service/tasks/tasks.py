@@ -247,8 +247,6 @@ class Tasks:
         Raises:
             TaskNotFound: There is no such task, or the principal may not see it.
         """
-        if not is_id(task_id, "tsk"):
-            raise TaskNotFound
         async with self._accounts.db.read() as connection:
             return await self._read(connection, principal, task_id)
 
@@ -274,8 +272,6 @@ class Tasks:
             PermissionDenied: The task or the new owner is another, and the principal lacks `tasks:manage_all`.
             InputInvalid: The handler does not accept or allow the parameters, or there is no such owner.
         """
-        if not is_id(task_id, "tsk"):
-            raise TaskNotFound
         while True:
             async with self._accounts.db.read() as connection:
                 before = await _find(connection, principal, task_id)
@@ -356,6 +352,8 @@ class Tasks:
 
 async def _find(connection: AsyncConnection, principal: Principal[Any], task_id: str) -> Row[Any]:
     """The row of a task that the principal may see; raises TaskNotFound."""
+    if not is_id(task_id, "tsk"):
+        raise TaskNotFound
     found = await connection.execute(_select_tasks(principal).where(tasks.c.id == task_id))
     row: Row[Any] | None = found.one_or_none()
     if row is None:
