@@ -337,7 +337,7 @@ async def test_a_run_sends_a_secret_that_is_in_no_file_and_no_log(
 
 
 async def test_a_moved_secret_is_not_opened(service: Service, admin: Caller, user: Caller) -> None:
-    """Whoever can write to the database cannot read a secret by way of a task of their own."""
+    """A user who can write to the database cannot read a secret by moving it to a task of their own."""
     theirs = expect(await admin.post("/api/tasks", with_headers()), 201)
     own = expect(await user.post("/api/tasks", with_headers()), 201)
     moved = (await stored_params(service, theirs["id"]))["headers"]

@@ -1,8 +1,8 @@
 """What a Flask application demands of its callers, view by view, and the search for mistakes.
 
-Guards leave marks on views, and :class:`DeclaredViews` has what is declared for blueprints, applications and endpoints. A decorator
-reports its own mistakes. What shows only once the application is complete is found by :meth:`DeclaredViews.check`, before the first
-request is answered: Flask has no hook for the registration of views.
+Guards leave marks on views, and :class:`DeclaredViews` has what is declared for blueprints, applications and endpoints. A
+decorator reports its own mistakes. What shows only once the application is complete is found by :meth:`DeclaredViews.check`,
+before the first request is answered: Flask has no hook for the registration of views.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class DeclaredViews:
                 )
 
     def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
-        """What a request has to meet: the view's own policies and those of whatever it belongs to.
+        """What a request has to meet: the policies of its view, of the view's blueprints and of the application.
 
         Empty if the view is public; None if it declares nothing where nothing has to be declared.
 

@@ -577,7 +577,7 @@ class LitestarAuth(
 
     # Called by Litestar, for each handler. Its own class for middleware would look at each request for what it skips.
     def _middleware(self, app: ASGIApp) -> ASGIApp:
-        """Verify a request before anything else of the application sees it, whatever kind of handler it is for.
+        """Verify a request before the rest of the application sees it, for handlers of every kind.
 
         With `logins` the last middleware does it: a login may be in what others make, such as `connection.session`.
         """

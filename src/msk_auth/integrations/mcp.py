@@ -387,7 +387,7 @@ class _Gate(Generic[UserT]):
             # None is the client's response to a request of the server.
             return
         if method == "subscriptions/listen":
-            # Under whatever name the server takes the list of URIs.
+            # Servers give the list of URIs different names.
             for listed in _object(params.get("notifications")).values():
                 for uri in _list(listed):
                     self._authorize(principal, self._rows("resources", uri))

@@ -78,8 +78,8 @@ class ExternalIssuer:
         grants: Which claim limits the permissions: see :data:`Grants`. There is no default, since without a limit a token has all
             permissions of its owner.
         token: Which kind is accepted, where the provider has access tokens (RFC 9068, for an API) and ID tokens (OpenID Connect
-            Core, for a client); None for the provider's first. Or rules
-            of your own, for tokens that differ from those of the provider's row.
+            Core, for a client); None for the provider's first. Or rules of your own, for tokens that differ from those of the
+            provider's row.
         issuer: The `iss`, for an instance or a domain of your own; None for the provider's.
         interactive: Which tokens stand for a person's login, given the claims. Without it, those that the provider's row names.
             Only True counts; a rule that raises means a machine. A token with `act` is a machine's, and no rule is called for it.

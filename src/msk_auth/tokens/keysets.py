@@ -5,8 +5,8 @@ on whichever thread or event loop it runs. The rules:
 
 1. The set is fetched again every four minutes. A key that the issuer added is accepted, and one that it removed is refused,
    within five minutes, as long as the issuer answers.
-2. If it does not, the last good set serves on for an hour. Then, and before the first
-   fetch, requests get 503 `signing_keys_unavailable`.
+2. If it does not, the last good set serves on for an hour. Then, and before the first fetch, requests get 503
+   `signing_keys_unavailable`.
 3. A key id that is not in the set makes the next fetch due, but no sooner than half a minute after the one before,
    however many such ids are presented.
 4. A set without an attempt to refresh it for five minutes is not used: the process was suspended, or forked. A request then

@@ -194,7 +194,7 @@ def parameter_keys() -> None:
     """Print the setting with which workers open the secrets in the parameters of tasks.
 
     The keys are derived from the peppers in the data folder; run it where a process serves, and again when the pepper is
-    rotated. Whoever has them and the database can read these secrets, and nothing else.
+    rotated. A person who has the keys and the database can read these secrets, and no others.
     """
     settings = load_settings()
     settings.create_data_dir()

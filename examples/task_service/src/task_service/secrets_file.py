@@ -1,10 +1,9 @@
 """The service's own secrets: `secrets.json` in the data folder.
 
 It holds the peppers for the digests of API keys, and the keys that sign login tokens. From the peppers come the keys that
-seal the secrets of tasks. The first start creates it, and it
-is never written again: to rotate, the operator adds an entry and restarts (the newest token key is the first one; the
-current pepper is named). A reader of the file can forge logins, so a file that is readable by other users than its owner
-is refused.
+seal the secrets of tasks. The first start creates it, and it is never written again: to rotate, the operator adds an entry
+and restarts (the newest token key is the first one; the current pepper is named). A reader of the file can forge logins, so
+a file that is readable by other users than its owner is refused.
 
 ::
 

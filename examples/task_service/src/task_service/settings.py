@@ -221,7 +221,7 @@ class Settings(BaseSettings):
     commands: Literal["echo", "listed"] = "echo"
     """Which commands of tasks this process may execute: `echo` alone, or those that an administrator has `listed` in the
     configuration. A command has all rights of the process, and can read the secrets in the data folder. So choose
-    `listed` for workers, which have no secrets; their unit and container do."""
+    `listed` for workers, which have no `secrets.json`; their unit and container do."""
 
     parameter_keys: Annotated[ParameterKeys, NoDecode, BeforeValidator(_parameter_keys)] = Field(
         default=NO_KEYS, repr=False

@@ -166,7 +166,7 @@ async def _check_tasks(
     if record.resources is None:
         return
     tasks = schema.tasks.c
-    # A service account sees its own tasks, whatever the administrator sees who acts for it.
+    # A service account sees its own tasks. What the administrator who acts for it sees does not count.
     is_own = record.owner_id == creator.owner.id
     visible = (
         visible_to(creator, tasks.owner_id, tasks.id)

@@ -71,9 +71,9 @@ def tasks_router(
     ) -> TaskPage:
         """List tasks.
 
-        Repeat `id` for several tasks. `search` is a part of a name, or an id; `state` is that of a task's latest run; `owner` is a user's name. With
-        `recent_runs` each task includes that many of its newest runs, and with `count` the answer says how many tasks all
-        pages have. A cursor belongs to its search, filters and order.
+        Repeat `id` for several tasks. `search` is a part of a name, or an id; `state` is that of a task's latest run; `owner`
+        is a user's name. With `recent_runs` each task includes that many of its newest runs, and with `count` the answer says
+        how many tasks all pages have. A cursor belongs to its search, filters and order.
         """
         query = TaskQuery(
             ids=None if task_id is None else tuple(task_id),

@@ -40,7 +40,7 @@ class RunState(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """True if the run did not do what it was for, and nobody cancelled it."""
+        """True if the run failed or timed out; a cancelled run is no failure."""
         return self in {RunState.FAILED, RunState.TIMED_OUT}
 
 

@@ -276,7 +276,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _refuse_api_keys(stored: Mapping[str, Any]) -> None:
-    """Refuse an API key of this service where others can read it: whoever may read the task."""
+    """Refuse an API key of this service in parameters that other readers of the task can see."""
     for found in _KEY_LIKE.findall(json.dumps(stored, ensure_ascii=False)):
         try:
             _KEY_FORMAT.parse(found)
