@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -281,6 +281,27 @@ def test_an_owner_with_another_id_decides_nothing(
     for credential in (created.value.reveal(), token()):
         assert type(refusal_of(world, credential)) is StoreUnavailable
     assert "Looking up an owner returned a record with another id" in caplog.text
+
+
+@dataclass
+class AppUser:
+    """A user of the application, which its functions may return by mistake."""
+
+    id: str = "ann"
+    disabled: bool = False
+    permissions: frozenset[str] = frozenset({"r"})
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"), [("find_owner", "Owner"), ("find_session", "Session")]
+)
+def test_a_function_that_returns_another_type_is_named(
+    world: World, function: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: dict[str, Any] = world.owners if function == "find_owner" else world.sessions
+    answers.update(ann=AppUser(), s1=AppUser("s1"))
+    assert type(refusal_of(world, token())) is StoreUnavailable
+    assert f"{function} returned AppUser. Return {kind} of msk_auth, or None." in caplog.text
 
 
 def test_a_key_with_another_id_decides_nothing(

@@ -97,6 +97,16 @@ def test_the_owner_is_found_by_issuer_and_subject_and_never_by_the_subject_alone
     assert world.asked_owners == []
 
 
+def test_a_find_external_owner_that_returns_no_owner_is_named(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, table, _ = external_world(make_world)
+    table[PROVIDER, "00u1"] = {"id": "ann"}
+    with pytest.raises(StoreUnavailable):
+        world.enter(external_token())
+    assert "find_external_owner returned dict. Return Owner of msk_auth, or None." in caplog.text
+
+
 def test_an_identity_is_its_issuer_and_its_subject() -> None:
     assert ExternalIdentity(PROVIDER, "00u1", {}) == ANN
     assert (

@@ -88,18 +88,19 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
     Args:
         store: Stores the keys.
-        find_owner: Returns the application's user with an id, read anew on each call; None if there is none. As
-            :class:`~msk_auth.AsyncUsers` it reads in the session of the request, where the adapter knows it.
+        find_owner: Returns the :class:`~msk_auth.Owner` of the application's user with an id, read anew on each call; None
+            if there is none. As :class:`~msk_auth.AsyncUsers` it reads in the session of the request, where the adapter
+            knows it.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well: see :class:`~msk_auth.tokens.issuers.ExternalIssuer`.
             Opening this authenticator starts to fetch their keys.
-        find_external_owner: Returns the application's user for a subject of one of the issuers, read anew on each call;
-            None if there is none. It may create one. Needed with `issuers`.
+        find_external_owner: Returns the :class:`~msk_auth.Owner` of the application's user for a subject of one of the
+            issuers, read anew on each call; None if there is none. It may create one. Needed with `issuers`.
         logins: Functions of the application that return a :class:`~msk_auth.Login` for a bearer credential of their own,
             or None. Asked in this order about what is no key and no token of `tokens` and `issuers`.
             A plain one is called on the event loop, so it must not block.
-        find_session: Returns the login session with an id, read anew on each call; None if there is none. Without it a
-            JWT is accepted until it expires, and logging out cannot end it.
+        find_session: Returns the :class:`~msk_auth.Session` of a login by its id, read anew on each call; None if there is
+            none. Without it a JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
         may_act_for: Returns the permissions that a person may give to keys of another owner, such as a service account, as any
             iterable of strings; with none that the owner has, the person only lists and ends keys. Of these, a person whose

@@ -116,6 +116,7 @@ class AsyncLookUps(Generic[UserT]):
         except Exception as error:  # noqa: BLE001 - an application's function may raise anything
             look_up_failed("find_owner", error)
             return None
+        _check_type("find_owner", found, Owner)
         if found is not None and not is_same_id(found.id, owner_id):
             raise WrongRecord("an owner")
         return found
@@ -124,10 +125,12 @@ class AsyncLookUps(Generic[UserT]):
         """The application's user for the subject of an issuer."""
         find = self.read_external_owner
         try:
-            return None if find is None else await find(identity)
+            found = None if find is None else await find(identity)
         except Exception as error:  # noqa: BLE001 - an application's function may raise anything
             look_up_failed("find_external_owner", error)
             return None
+        _check_type("find_external_owner", found, Owner)
+        return found
 
     async def find_session(self, session_id: str, /) -> Session | None:
         """The login session with an id."""
@@ -137,7 +140,20 @@ class AsyncLookUps(Generic[UserT]):
         except Exception as error:  # noqa: BLE001 - an application's function may raise anything
             look_up_failed("find_session", error)
             return None
+        _check_type("find_session", found, Session)
         return _requested("a session", found, session_id)
+
+
+def _check_type(name: str, found: object, kind: type[Owner[Any] | Session]) -> None:
+    """Check what a function of the application returned.
+
+    Raises:
+        TypeError: It is of another type, such as the application's own user.
+    """
+    if found is not None and not isinstance(found, kind):
+        raise TypeError(
+            f"{name} returned {type(found).__qualname__}. Return {kind.__name__} of msk_auth, or None."
+        )
 
 
 def _requested(what: str, answer: R | None, requested_id: str) -> R | None:

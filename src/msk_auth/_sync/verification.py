@@ -93,6 +93,7 @@ class LookUps(Generic[UserT]):
         except Exception as error:  # noqa: BLE001 - an application's function may raise anything
             look_up_failed("find_owner", error)
             return None
+        _check_type("find_owner", found, Owner)
         if found is not None and not is_same_id(found.id, owner_id):
             raise WrongRecord("an owner")
         return found
@@ -101,10 +102,12 @@ class LookUps(Generic[UserT]):
         """The application's user for the subject of an issuer."""
         find = self.read_external_owner
         try:
-            return None if find is None else find(identity)
+            found = None if find is None else find(identity)
         except Exception as error:  # noqa: BLE001 - an application's function may raise anything
             look_up_failed("find_external_owner", error)
             return None
+        _check_type("find_external_owner", found, Owner)
+        return found
 
     def find_session(self, session_id: str, /) -> Session | None:
         """The login session with an id."""
@@ -114,7 +117,20 @@ class LookUps(Generic[UserT]):
         except Exception as error:  # noqa: BLE001 - an application's function may raise anything
             look_up_failed("find_session", error)
             return None
+        _check_type("find_session", found, Session)
         return _requested("a session", found, session_id)
+
+
+def _check_type(name: str, found: object, kind: type[Owner[Any] | Session]) -> None:
+    """Check what a function of the application returned.
+
+    Raises:
+        TypeError: It is of another type, such as the application's own user.
+    """
+    if found is not None and not isinstance(found, kind):
+        raise TypeError(
+            f"{name} returned {type(found).__qualname__}. Return {kind.__name__} of msk_auth, or None."
+        )
 
 
 def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
