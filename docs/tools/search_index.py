@@ -42,7 +42,6 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "explanation/comparison/": ["2fa", "two-factor", "passkeys", "grpc", "mtls", "oauth server"],
     "explanation/performance/": ["benchmark", "latency", "performance", "slow", "speed"],
     "how-to/audit-log/": ["audit log", "history", "logging", "redact", "sentry", "mask"],
-    "how-to/background-work/": ["background task", "celery", "queue", "job"],
     "how-to/beside-sessions/": [
         *("session", "cookies", "jwt", "csrf", "refresh token", "logout", "log out"),
         *("revoke token", "all devices", "multiple backends", "change password"),
@@ -68,7 +67,10 @@ WORDS: Final[Mapping[str, list[str]]] = {
         *("admin", "administrator", "staff", "rename a key", "tag", "partner", "customer"),
         *("onboarding", "last used", "usage", "statistics"),
     ],
-    "how-to/open-connections/": ["websockets", "server-sent events", "streaming"],
+    "how-to/open-connections/": [
+        *("websockets", "server-sent events", "streaming"),
+        *("background task", "celery", "queue", "job"),
+    ],
     "how-to/restrict-keys/": [
         *("read only", "limit key", "ip address", "allowlist", "whitelist", "cidr", "rate limits"),
         *("rate limiting", "throttle", "throttling", "quota", "429", "redis", "webhook"),

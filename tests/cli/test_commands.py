@@ -362,14 +362,6 @@ def test_wrong_usage_is_2(run: Run, arguments: list[str]) -> None:
     assert run(*arguments).code == 2
 
 
-def test_every_command_and_option_is_documented(run: Run) -> None:
-    text = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
-    for command in COMMANDS:
-        assert f"## {command}" in text
-        for option in set(re.findall(r"--[a-z-]+", run(command, "--help").out)) - {"--help"}:
-            assert f"`{option}" in text
-
-
 def test_an_interrupted_command_prints_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_text: str) -> None:
         raise KeyboardInterrupt

@@ -166,11 +166,13 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 
 def test_every_command_and_option_is_on_the_page_and_no_others() -> None:
-    page = (REFERENCE / "command-line.md").read_text("utf-8")
+    page = (
+        (REFERENCE / "key-format.md").read_text("utf-8").partition("\n## The command msk-auth\n")[2]
+    )
     commands = subcommands(build_parser())
-    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == list(commands)
+    assert re.findall(r"^### (.+)$", page, re.MULTILINE) == list(commands)
     for name, parser in commands.items():
-        text = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        text = page.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
         options = {
             option
             for action in parser._actions

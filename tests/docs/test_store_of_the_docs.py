@@ -9,11 +9,11 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-store.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extend.md"
 
 
 def test_it_passes_the_contract(pytester: pytest.Pytester) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    block, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     pytester.makepyfile(block)
     outcomes = pytester.runpytest("-q").parseoutcomes()
     # It records no leases and no activity, lists one owner's keys and announces no end: tests of what a store may have are left

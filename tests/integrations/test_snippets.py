@@ -48,9 +48,11 @@ async def test_ten_lines_protect_a_route(name: str) -> None:
 
 
 def test_the_adapter_of_the_documentation_passes_the_contract(pytester: pytest.Pytester) -> None:
-    text = (DOCS / "how-to" / "write-an-adapter.md").read_text("utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    pytester.makepyfile(blocks[0])
+    text = (
+        (DOCS / "how-to" / "extend.md").read_text("utf-8").partition("\n## Write an adapter\n")[2]
+    )
+    block, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    pytester.makepyfile(block)
     outcomes = pytester.runpytest("-q").parseoutcomes()
     assert outcomes.keys() == {"passed"}
     assert outcomes["passed"] > 350
