@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.cases import refused_with
 from tests.core.support import NOW, OTHER_SECRET, SECOND, SECRET, World, token
-from tests.core.test_verified_again import again
 
 from msk_auth import (
     CredentialKind,
@@ -294,7 +293,7 @@ def test_the_token_of_another_issuer_gets_no_more_than_it_had(world: World) -> N
     resumed = world.call("resume", world.auth.reference(principal))
     assert resumed.permissions == {"tasks:read"}
     assert resumed.scopes == {"tasks:read", "tasks:gone"}
-    assert again(world, resumed) == resumed
+    assert world.verify_again(resumed) == resumed
     with pytest.raises(PermissionDenied):
         world.auth.authorize(resumed, require("tasks:run"))
 
@@ -310,7 +309,11 @@ def test_a_reference_of_another_application_is_refused(make_world: MakeWorld) ->
     assert (world.store.calls, world.asked_owners) == ([], [])
 
 
-@pytest.mark.parametrize("text", ["", "mskref1:2026:e30:" + "0" * 64, None, b"mskref1", 7])
+@pytest.mark.parametrize(
+    "text",
+    ["", "mskref1:2026:e30:" + "0" * 64, "x" * 100_000, None, b"mskref1:", 7, {"owner": "ann"}],
+    ids=range(7),
+)
 def test_what_is_no_reference_is_refused_without_touching_the_store(
     world: World, text: object
 ) -> None:
@@ -379,4 +382,4 @@ def test_a_resumed_principal_that_is_verified_again_stays_what_it_is(
 
     principal = world.key_principal() if kind == "key" else login(world)
     resumed = world.call("resume", world.auth.reference(principal))
-    assert again(world, resumed) == resumed
+    assert world.verify_again(resumed) == resumed

@@ -17,14 +17,9 @@ def header_cases() -> Iterator[Case]:
         name = f"accepted: {value!r}"
         yield Case(name, "GET /me", 200, headers=(("authorization", value),))
     missing = [
-        "",
-        " ",
-        "Basic YTpi",
-        'Digest a="<key>", b=c',
-        "Digest <key>",
-        "<key>",
-        "Token <key>",
-    ]
+        "", " ", "\t \t", "Basic YTpi", "Basic", 'Digest a="<key>", b=c', 'Digest a="b, c", d="e" , f=G', "Digest <key>",
+        "<key>", "<jwt>", "Token <key>", "Bearer<key>", "Bearer_ <key>", "X-Bearer <key>",
+    ]  # fmt: skip
     for value in missing:
         name = f"no credentials of ours: {value!r}"
         yield Case(
@@ -37,7 +32,8 @@ def header_cases() -> Iterator[Case]:
         "Bearer <key>\xa0", "Bearer\xa0<key>", "B\xe9arer <key>", "Bearer <key>\xff", "Bearer =<key>",
         "Bearer <key>\x0b", "Bearer\x0c<key>", "Bearer <key>?", "Bearer <key>%00", "Bearer msk_%", "Bearer " + "a" * 16_378,
         "Bearer " + " " * 16_378 + "<key>", "a" * 100_000, "\x00", "\x01Bearer <key>", "Basic YTpi\x00", "Bearer\x1f<key>",
-        'Digest a="\x02"',
+        'Digest a="\x02"', "Bearer =", "Bearer ===", "Bearer, <key>", "Bearer \t<key>", "Basic a\tb", '"Bearer" x', "(Bearer) x",
+        ", Bearer x", "Basic abc,Basic abc", "Digest a=b,Digest a=b", "Digest a=b,Bearer <key>",
     ]  # fmt: skip
     for value in broken:
         name = f"malformed: {value[:40]!r}" + (f" and {len(value)}" if len(value) > 40 else "")
@@ -45,7 +41,7 @@ def header_cases() -> Iterator[Case]:
             name, "GET /me", 400, "request_malformed", MALFORMED, (("authorization", value),)
         )
     keys = [
-        "Bearer a", "Bearer <key>x", "Bearer x<key>", "Bearer <key>=", "Bearer MSK_<key>", "Bearer msk_",
+        "Bearer a", "\tBearer XxX", "Bearer Bearer", "Bearer azAZ09-_~+/==", "Bearer <key>x", "Bearer x<key>", "Bearer <key>=", "Bearer MSK_<key>", "Bearer msk_",
         "Bearer <key_id>", "Bearer msk_____________________________________________________",
         "Bearer " + "msk_" * 2000, "Bearer <key>~", "Bearer msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9P",
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import functools
 import gc
+import inspect
 import json
 import secrets
 import sys
@@ -178,8 +179,14 @@ class World:
         }
         settings.update(options)
         if driver == "async":
-            for name in ("find_owner", "find_session", "key_limits", "may_act_for"):
-                if callable(settings.get(name)):
+            for name in (
+                "find_owner",
+                "find_session",
+                "find_external_owner",
+                "key_limits",
+                "may_act_for",
+            ):
+                if callable(settings.get(name)) and not inspect.iscoroutinefunction(settings[name]):
                     settings[name] = _async(settings[name])
         settings.setdefault("on_event", self.events.append)
         base = AsyncAuthenticator if driver == "async" else Authenticator

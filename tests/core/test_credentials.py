@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case
+from tests.contract.case import Case
+from tests.contract.header_cases import header_cases
+from tests.contract.world import fill
 
 from msk_auth import KeyFormat
 from msk_auth.core.authentication import MAX_HEADER_LENGTH, bearer_of_key, read_bearer
@@ -14,123 +17,52 @@ from msk_auth.errors import CredentialRefused, RequestMalformed
 KEY = "msk_AAAAAAAAAAAA_000000000000000000000000000000002uGo9O"
 JWT = "eyJhbGciOiJFUzI1NiJ9.e30.c2ln"
 
-ACCEPTED = [
-    (f"Bearer {KEY}", KEY),
-    (f"Bearer {JWT}", JWT),
-    # The scheme is matched without case, and followed by one or more spaces (RFC 9110, section 11.1).
-    (f"bearer {KEY}", KEY),
-    (f"BEARER {KEY}", KEY),
-    (f"bEaReR {KEY}", KEY),
-    (f"Bearer    {KEY}", KEY),
-    # Optional white space around a field value is no part of it (RFC 9110, section 5.5).
-    (f"  Bearer {KEY}", KEY),
-    (f"Bearer {KEY} \t ", KEY),
-    (f"\tBearer {KEY}", KEY),
-    ("\tBearer XxX", "XxX"),
-    # Every token68 (RFC 9110, section 11.2): its meaning is not decided here.
-    ("Bearer azAZ09-._~+/==", "azAZ09-._~+/=="),
-    ("Bearer x", "x"),
-    ("Bearer Bearer", "Bearer"),
+# The grammar is a table of the adapters' contract, put to the reader itself as text and as bytes. Its other cases are about
+# what stands elsewhere in a request.
+GRAMMAR = [
+    each
+    for each in header_cases()
+    if each.request == "GET /me" and {name.lower() for name, _ in each.headers} == {"authorization"}
 ]
+NAMES = {"key": KEY, "jwt": JWT, "key_id": "AAAAAAAAAAAA"}
 
-NOT_OURS = [
-    "",
-    " ",
-    "\t \t",
-    "Basic dXNlcjpwYXNz",
-    "Basic",
-    'Digest username="ann", realm="x"',
-    "Negotiate abc",
-    "ApiKey abc",
-    KEY,  # no scheme: the key itself stands where a scheme would
-    JWT,
-    f"Bearer{KEY}",
-    f"Bearer_ {KEY}",
-    f"X-Bearer {KEY}",
-    'Digest username="ann, bob", realm="x" , algorithm=MD5',
-]
-
-MALFORMED = [
-    "Bearer",
-    "Bearer ",
-    "bearer",
-    "Bearer   ",
-    "Bearer =",
-    "Bearer ===",
-    f"Bearer {KEY} {KEY}",
-    f"Bearer {KEY}, Bearer {KEY}",
-    f"Bearer {KEY},{KEY}",
-    f"Bearer, {KEY}",
-    f"Bearer: {KEY}",
-    f"Bearer:{KEY} x",
-    f"Bearer\t{KEY}",
-    f"Bearer \t{KEY}",
-    f"Bearer {KEY}\n",
-    f"Bearer {KEY}\r\nX-Admin: 1",
-    f"Bearer {KEY}\x00",
-    "Bearer \x00",
-    "\x00",
-    "Bearer \x7f",
-    "Bearer é",
+# What no server hands over as text, but a caller of `authenticate` may.
+OTHER_TEXTS = [
     "Bearer ｋey",
     # What ignoring case in Unicode would take for a k and an s.
     "Bearer \u212aey",
     "Bearer \u017f",
-    f"Bearer {KEY}\u00a0",
-    f"Bearer\u00a0{KEY}",
     f"Bearer\u3000{KEY}",
     f"\ufeffBearer {KEY}",
     "ＢＥＡＲＥＲ x",
     "Bearer \ud800",
-    'Bearer "quoted"',
-    "Bearer a=b",
-    "Bearer =a",
-    "Bearer a b",
-    "Bearer token=a",
-    "Bearer %6d%73%6b",
-    "Bearer <script>",
-    "Bearer {}",
-    "Bearer a\\b",
-    "Bearer a;b",
     "Bearer\u2028x",
-    "Basic \u00fc",
-    "Basic a\tb",
-    '"Bearer" x',
-    "(Bearer) x",
-    ", Bearer x",
-    # Two credentials, as a WSGI server joins two headers (RFC 9110, section 5.3).
-    "Basic abc, Bearer def",
-    "Basic abc,Bearer def",
-    "Basic abc,Basic abc",
-    "Basic abc,",
-    "Digest a=b,Digest a=b",
-    "Digest a=b,Bearer def",
 ]
 
 
 @pytest.mark.parametrize("as_bytes", [False, True], ids=["text", "bytes"])
-@pytest.mark.parametrize(("header", "token"), ACCEPTED)
-def test_a_bearer_token_is_read(header: str, token: str, as_bytes: bool) -> None:
-    assert read_bearer([header.encode() if as_bytes else header]) == token
-
-
-@pytest.mark.parametrize("as_bytes", [False, True], ids=["text", "bytes"])
-def test_nothing_and_another_scheme_are_no_credentials(as_bytes: bool) -> None:
-    for header in NOT_OURS:
-        with case(header):
-            assert read_bearer([header.encode() if as_bytes else header]) is None
-
-
-@pytest.mark.parametrize("as_bytes", [False, True], ids=["text", "bytes"])
-def test_what_is_not_of_the_grammar_is_malformed(as_bytes: bool) -> None:
-    # RFC 6750, section 3.1: invalid_request, and 400.
-    for header in MALFORMED:
-        with case(header):
+@pytest.mark.parametrize("each", GRAMMAR, ids=ascii)
+def test_a_header_is_read_as_the_contract_has_it(each: Case, as_bytes: bool) -> None:
+    sent = [fill(value, NAMES) for _, value in each.headers]
+    headers = sent if as_bytes else [value.decode("latin-1") for value in sent]
+    match each.code:
+        case "request_malformed":
             with pytest.raises(RequestMalformed) as refused:
-                read_bearer([header.encode("utf-8", "surrogatepass") if as_bytes else header])
-            assert refused.value.status == 400
-            assert refused.value.code == "request_malformed"
+                read_bearer(headers)
+            assert (refused.value.status, refused.value.code) == (400, "request_malformed")
+            # RFC 6750, section 3.1.
             assert refused.value.challenge() == {"error": "invalid_request"}
+        case "credentials_missing":
+            assert read_bearer(headers) is None
+        case _:
+            assert read_bearer(headers) == sent[0].split()[1].decode()
+
+
+def test_other_characters_are_malformed() -> None:
+    for header in OTHER_TEXTS:
+        for sent in (header, header.encode("utf-8", "surrogatepass")):
+            with case(sent), pytest.raises(RequestMalformed):
+                read_bearer([sent])
 
 
 def test_no_header_is_no_credentials() -> None:

@@ -1,15 +1,15 @@
-"""What the flows of authentication return beside the principal, and how one is verified again without its credential."""
+"""How a principal is verified again without its credential, as an open connection is, and until when a lease may reuse one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
-from types import SimpleNamespace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.cases import refused_with
-from tests.core.support import MICROSECOND, NOW, SECOND, World, token
+from tests.core.support import MICROSECOND, NOW, SECOND, StubIssuer, World, token
 
 from msk_auth import (
     CredentialKind,
@@ -18,76 +18,39 @@ from msk_auth import (
     Principal,
     Session,
 )
-from msk_auth._sync.verification import Verifier
-from msk_auth.core import authentication
-from msk_auth.core.immutability import NotShareable
 from msk_auth.errors import CredentialRefused
 
 HOUR = timedelta(hours=1)
 IDENTITY = ExternalIdentity("https://login.example", "00u1", {})
 
 
-@pytest.fixture
-def world() -> World:
-    return World("sync")
+def end_session(world: World) -> str:
+    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + SECOND)
+    return token()
 
 
-def verifier(world: World) -> Verifier:
-    """What verifies in a world, where `ext` is the owner of every external identity."""
-
-    def find_external_owner(identity: ExternalIdentity) -> Owner[Any] | None:
-        return world.owners.get("ext") if identity == IDENTITY else None
-
-    reads: Any = SimpleNamespace(
-        find_key=world.store.inner.find,
-        find_owner=world._find_owner,
-        find_session=world._find_session,
-        find_external_owner=find_external_owner,
-    )
-    return Verifier(world.auth.rules, reads)
-
-
-def authenticated(world: World, credential: str) -> authentication.Authenticated:
-    presented = authentication.read_credential(world.auth.rules, [f"Bearer {credential}"])
-    return verifier(world).authenticate(presented, world.clock.moment)
-
-
-def again(world: World, principal: Principal[Any]) -> Principal[Any]:
-    return verifier(world).verify_again(principal, world.clock.moment)
-
-
-# Until when it may be reused.
-
-
-@pytest.mark.parametrize("lifetime", [HOUR, "unlimited"])
-def test_a_key_is_valid_until_it_expires(world: World, lifetime: Any) -> None:
-    outcome = authenticated(world, world.create(lifetime=lifetime).value.reveal())
-    ends = None if lifetime == "unlimited" else NOW + HOUR
-    assert outcome.valid_until == outcome.principal.expires_at == ends
+# Until when a lease may reuse one: what ends in its time ends it.
 
 
 @pytest.mark.parametrize(
-    ("session_ends", "valid_until"),
+    ("credential", "code"),
     [
-        (None, NOW + HOUR),
-        (NOW + 2 * HOUR, NOW + HOUR),
-        (NOW + SECOND, NOW + SECOND),
+        (lambda world: world.create(lifetime=SECOND).value.reveal(), "key_expired"),
+        (lambda _: token(exp=int((NOW + SECOND).timestamp())), "token_expired"),
+        (end_session, "token_revoked"),
     ],
 )
-def test_a_login_is_valid_until_its_token_or_its_session_ends(
-    world: World, session_ends: datetime | None, valid_until: datetime
+def test_no_lease_outlasts_its_key_its_token_or_its_session(
+    make_world: Callable[..., World], credential: Callable[[World], str], code: str
 ) -> None:
-    world.sessions["s1"] = Session("s1", "ann", expires_at=session_ends)
-    outcome = authenticated(world, token())
-    assert outcome.valid_until == valid_until
-    assert outcome.principal.expires_at == NOW + HOUR
-
-
-def test_under_a_lease_an_owner_that_a_request_could_change_is_refused() -> None:
-    world = World("sync", lease=SECOND)
-    world.owners["ann"] = Owner("ann", frozenset({"tasks:read"}), ["a list"])
-    with pytest.raises(NotShareable, match=r"owner\.user can change"):
-        authenticated(world, token())
+    world = make_world(lease=4 * SECOND)
+    sent = credential(world)
+    principal = world.enter(sent)
+    world.clock.advance(SECOND - MICROSECOND)
+    assert world.enter(sent) is principal
+    world.clock.advance(MICROSECOND)
+    with refused_with(code):
+        world.enter(sent)
 
 
 # A key.
@@ -97,7 +60,7 @@ def test_a_key_that_is_verified_again_has_its_owners_permissions_now(world: Worl
     principal = world.key_principal(scopes=["tasks:read", "tasks:run"], lifetime=HOUR)
     world.owners["ann"] = Owner("ann", frozenset({"tasks:run", "admin:config"}), "Ann")
     world.clock.advance(SECOND)
-    assert again(world, principal) == Principal(
+    assert world.verify_again(principal) == Principal(
         world.owners["ann"],
         CredentialKind.API_KEY,
         frozenset({"tasks:run"}),
@@ -144,7 +107,7 @@ def test_a_key_that_has_ended_is_refused_when_it_is_verified_again(
     principal = world.key_principal(lifetime=HOUR)
     end(world, principal.key_id)
     with pytest.raises(CredentialRefused) as refused:
-        again(world, principal)
+        world.verify_again(principal)
     assert refused.value.code == error
     assert refused.value.key_id == principal.key_id
 
@@ -156,7 +119,7 @@ def test_a_login_that_is_verified_again_has_its_owner_and_permissions_now(world:
     principal = world.enter(token())
     world.owners["ann"] = Owner("ann", frozenset({"tasks:read"}), "Ann, renamed")
     world.clock.advance(HOUR - MICROSECOND)
-    assert again(world, principal) == replace(
+    assert world.verify_again(principal) == replace(
         principal, owner=world.owners["ann"], permissions=frozenset({"tasks:read"})
     )
 
@@ -165,7 +128,7 @@ def test_a_login_ends_with_its_token(world: World) -> None:
     principal = world.enter(token())
     world.clock.advance(HOUR)
     with refused_with("token_expired"):
-        again(world, principal)
+        world.verify_again(principal)
 
 
 @pytest.mark.parametrize(
@@ -180,29 +143,34 @@ def test_a_login_ends_with_its_token(world: World) -> None:
 def test_a_login_ends_with_its_session(world: World, session: Session | None) -> None:
     principal = world.enter(token())
     world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + MICROSECOND)
-    assert again(world, principal) == principal
+    assert world.verify_again(principal) == principal
     world.sessions["s1"] = session
     with refused_with("token_revoked"):
-        again(world, principal)
+        world.verify_again(principal)
 
 
 def test_a_login_without_a_session_needs_none(world: World) -> None:
     principal = world.login()
     assert principal.session_id is None
-    assert again(world, principal) == principal
+    assert world.verify_again(principal) == principal
 
 
-def test_an_application_without_sessions_is_asked_for_none() -> None:
-    world = World("sync", find_session=None)
+def test_an_application_without_sessions_is_asked_for_none(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(find_session=None)
     principal = world.enter(token())
     world.sessions.clear()
-    assert again(world, principal) == principal
+    assert world.verify_again(principal) == principal
 
 
-def external(world: World) -> Principal[str]:
-    """The person with the identity of another issuer."""
-    owner = world.owners["ext"] = Owner("usr_1", frozenset({"tasks:read"}), "Eve")
-    return Principal(
+@pytest.mark.parametrize("now", [None, Owner("usr_2", frozenset({"tasks:read"}), "Bob")])
+def test_an_external_identity_is_looked_for_as_such(
+    make_world: Callable[..., World], now: Owner[str] | None
+) -> None:
+    """And refused when it has no owner any more, or another one."""
+    owner = Owner("usr_1", frozenset({"tasks:read"}), "Eve")
+    principal = Principal(
         owner,
         CredentialKind.INTERACTIVE,
         owner.permissions,
@@ -210,18 +178,9 @@ def external(world: World) -> Principal[str]:
         expires_at=NOW + HOUR,
         identity=IDENTITY,
     )
-
-
-def test_an_external_identity_is_looked_for_as_such(world: World) -> None:
-    principal = external(world)
-    assert again(world, principal) == principal
-    del world.owners["ext"]
+    people: dict[ExternalIdentity, Owner[str] | None] = {IDENTITY: owner}
+    world = make_world(find_external_owner=people.get, issuers=[StubIssuer()])
+    assert world.verify_again(principal) == principal
+    people[IDENTITY] = now
     with refused_with("token_revoked"):
-        again(world, principal)
-
-
-def test_an_external_identity_that_has_another_owner_now_is_refused(world: World) -> None:
-    principal = external(world)
-    world.owners["ext"] = Owner("usr_2", frozenset({"tasks:read"}), "Bob")
-    with refused_with("token_revoked"):
-        again(world, principal)
+        world.verify_again(principal)
