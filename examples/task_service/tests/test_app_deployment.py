@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from alembic import command
 from argon2.profiles import CHEAPEST
 from examples.task_service.tests.accounts_support import KINDS, START, database_url
 from examples.task_service.tests.service_support import (
@@ -17,12 +16,11 @@ from examples.task_service.tests.service_support import (
     problem,
     running_service,
 )
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import insert, select
 
-from task_service.db import migrate as migrate_module
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.db.migrate import migrate, revision_of
+from task_service.db.migrate import migrate
 from task_service.deployment import deployment_id, forget_deployment_id
 from task_service.services import Services
 from task_service.settings import Settings
@@ -65,31 +63,6 @@ async def test_processes_that_start_at_the_same_moment_agree_on_one_id(url: str)
     finally:
         for db in databases:
             await db.close()
-
-
-async def test_a_database_of_the_version_before_gets_an_id_and_keeps_what_is_in_it(
-    url: str,
-) -> None:
-    def upgrade_to_the_version_before(connection: Connection) -> None:
-        config = migrate_module._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0019")
-
-    db = Database.open(url)
-    try:
-        async with db.write() as connection:
-            await connection.run_sync(upgrade_to_the_version_before)
-            assert await revision_of(connection) == "0019"
-            await connection.execute(
-                insert(schema.users).values(id="usr_1", username="ann", roles=[], created_at=START)
-            )
-        await migrate(db)
-        made = await deployment_id(db, START)
-        assert made.startswith("dep_")
-        async with db.read() as connection:
-            assert await connection.scalar(select(schema.users.c.username)) == "ann"
-    finally:
-        await db.close()
 
 
 async def test_a_deployment_that_was_copied_can_be_given_another_id(url: str) -> None:

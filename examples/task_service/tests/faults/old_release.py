@@ -1,7 +1,7 @@
 """An older release at work: it writes runs, keys and audit entries with the statements of the schema before this one.
 
 It prints on its standard output, as a JSON object a line, what the database acknowledged and how long that took, or how a
-statement failed. It begins with the schema 0019 and knows nothing of what comes after it.
+statement failed.
 """
 
 from __future__ import annotations

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import psycopg
 import pytest
-from alembic import command
 from alembic.script import ScriptDirectory
+from examples.task_service.tests import version_before
 from examples.task_service.tests.faults import old_release
 from examples.task_service.tests.faults.clients import Client
 from examples.task_service.tests.faults.deployment import (
@@ -91,20 +90,15 @@ class OldDeployment:
 
 
 @contextmanager
-def old_deployment(url: str, folder: Path, revision: str) -> Iterator[OldDeployment]:
-    """A database of the schema `revision` with a user, a key, a task, runs and settings in it."""
+def old_deployment(url: str, folder: Path) -> Iterator[OldDeployment]:
+    """A database of the version before with a user, a key, a task, runs and settings in it."""
     settings = Settings(data_dir=folder / "data")
     settings.create_data_dir()
     hasher = KeyHasher(load_or_create_secrets(settings.data_dir, datetime.now(UTC)).peppers)
     key = KeyFormat().generate()
     engine = create_engine(url, poolclass=NullPool)
-    upgrade = command.upgrade
-    with (
-        engine.begin() as connection,
-        mock.patch.object(command, "upgrade", lambda config, _: upgrade(config, revision)),
-    ):
-        migrate_module._upgrade(connection)
-        assert migrate_module._revision(connection) == revision
+    with engine.begin() as connection:
+        version_before.create_schema(connection)
         for statement in SETTLED:
             connection.execute(text(statement), {"at": YESTERDAY})
         connection.execute(
@@ -152,9 +146,12 @@ def write_for_long(url: str, processes: list[Process]) -> None:
         time.sleep(LONG_SECONDS)
 
 
-def check_migrated_once(processes: list[Process], engine: Engine, before: str) -> None:
+def check_migrated_once(processes: list[Process], engine: Engine) -> None:
     head = ScriptDirectory.from_config(migrate_module._config()).get_current_head()
-    counts = [each.log().count(f"from the schema {before} to {head}") for each in processes]
+    counts = [
+        each.log().count(f"from the schema {version_before.REVISION} to {head}")
+        for each in processes
+    ]
     assert sorted(counts) == [0] * (len(processes) - 1) + [1], counts
     with engine.connect() as connection:
         found = connection.execute(text("SELECT version_num FROM alembic_version")).all()
@@ -168,11 +165,10 @@ def check_logs(processes: Nursery) -> None:
 
 
 def test_an_older_release_writes_while_new_processes_migrate(tmp_path: Path) -> None:
-    before = "0019"
     with (
         postgres_database() as database,
         nursery(tmp_path) as processes,
-        old_deployment(database.render_as_string(hide_password=False), tmp_path, before) as old,
+        old_deployment(database.render_as_string(hide_password=False), tmp_path) as old,
     ):
         url = database.set(drivername="postgresql").render_as_string(hide_password=False)
         deployment = Deployment(processes, tmp_path, database_url=url)
@@ -192,7 +188,7 @@ def test_an_older_release_writes_while_new_processes_migrate(tmp_path: Path) -> 
             # And beside the new schema.
             there = len(written(outputs))
             until(lambda: len(written(outputs)) > there + 6, "the older release writes")
-        check_migrated_once(started, old.engine, before)
+        check_migrated_once(started, old.engine)
         assert any("waiting for another process" in each.log() for each in started), (
             "they all came by alone"
         )
@@ -246,12 +242,11 @@ def check_is_there(engine: Engine, done: list[dict[str, Any]], runs: list[str]) 
 def test_two_processes_that_start_at_once_on_an_old_sqlite_file_migrate_it_once(
     tmp_path: Path,
 ) -> None:
-    before = "0019"
     path = tmp_path / "data" / "task-service.sqlite3"
     path.parent.mkdir(mode=0o700)
     with (
         nursery(tmp_path) as processes,
-        old_deployment(f"sqlite:///{path}", tmp_path, before) as old,
+        old_deployment(f"sqlite:///{path}", tmp_path) as old,
     ):
         deployment = Deployment(processes, tmp_path)
         with old.engine.begin() as connection:
@@ -269,7 +264,7 @@ def test_two_processes_that_start_at_once_on_an_old_sqlite_file_migrate_it_once(
             )
         apis = [deployment.begin_to_serve() for _ in range(2)]
         until(lambda: all(is_serving(api) for api in apis), "both serve")
-        check_migrated_once([api.process for api in apis], old.engine, before)
+        check_migrated_once([api.process for api in apis], old.engine)
         program = Client(apis[0].port, old.key)
         assert program.get("/api/auth/me").status == 200
         assert wait_for_run(program, WAITING)["state"] == "succeeded"

@@ -4,9 +4,13 @@ A migration is one transaction. On SQLite `BEGIN IMMEDIATE` holds the only write
 :mod:`task_service.db.migrate_postgresql`. Of several processes that start together one migrates, and the others wait. A
 process that dies in the middle changes nothing.
 
+An empty database gets the tables of `schema.py` at once, and a migration is for databases that exist (alembic's recipe
+"Building an Up to Date Database from Scratch"). A test compares what both ways make.
+
 Old and new processes work side by side during an upgrade. A migration that only adds (tables, indexes, columns that are
-nullable or have a default) records in `schema_works_with` the older versions that work with its schema, and may even be
-restarted. A migration that removes something belongs in a version after the one that stopped using it.
+nullable or have a default) names in `works_with` the older versions that work with its schema, and may even be restarted;
+the table `schema_works_with` has them for these. A migration that removes something belongs in a version after the one that
+stopped using it.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, select
+from sqlalchemy import Connection, insert, inspect, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth.errors import ConfigurationError
@@ -113,11 +117,18 @@ def _upgrade(connection: Connection) -> None:
     config = _config()
     config.attributes["connection"] = connection
     before = _revision(connection)
-    command.upgrade(config, "head")
     if before is None:
-        _log.info("created the schema %s in the empty database", _revision(connection))
+        metadata.create_all(connection)
+        command.stamp(config, "head")
     else:
-        _log.info("migrated the database from the schema %s to %s", before, _revision(connection))
+        command.upgrade(config, "head")
+    head = ScriptDirectory.from_config(config).get_revision("head")
+    for code in head.module.works_with:
+        connection.execute(insert(schema_works_with).values(revision=head.revision, code=code))
+    if before is None:
+        _log.info("created the schema %s in the empty database", head.revision)
+    else:
+        _log.info("migrated the database from the schema %s to %s", before, head.revision)
 
 
 def _state(connection: Connection) -> SchemaState:

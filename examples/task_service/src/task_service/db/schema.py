@@ -1,4 +1,4 @@
-"""Every table of the service. The migrations in `migrations/` create them; a test compares the two.
+"""Every table of the service. An empty database gets them from here, an older one from `migrations/`; a test compares the two.
 
 Times are microseconds since the Unix epoch (`UtcMicroseconds`), JSON is text-backed on SQLite. The table of API
 keys comes from the library and lives in the same metadata, so one database holds everything.

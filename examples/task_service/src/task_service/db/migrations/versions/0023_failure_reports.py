@@ -11,8 +11,7 @@ from alembic import op
 
 revision = "0023"
 down_revision = "0022"
-branch_labels = None
-depends_on = None
+works_with = ("0022",)
 
 
 def upgrade() -> None:
@@ -24,9 +23,4 @@ def upgrade() -> None:
         ["report_due_at"],
         sqlite_where=due,
         postgresql_where=due,
-    )
-    works_with = sa.table("schema_works_with", sa.column("revision"), sa.column("code"))
-    op.bulk_insert(
-        works_with,
-        [{"revision": "0023", "code": code} for code in ("0019", "0020", "0021", "0022")],
     )

@@ -1,0 +1,15 @@
+"""The schema of the version before, with which the migrations begin.
+
+An empty database gets the newest schema at once, from `task_service.db.schema`.
+
+Revision ID: 0022
+Revises:
+"""
+
+revision = "0022"
+down_revision = None
+works_with = ()
+
+
+def upgrade() -> None:
+    """Nothing is older."""
