@@ -44,7 +44,7 @@ from msk_auth.errors import (
     Problem,
     StoreUnavailable,
 )
-from msk_auth.events import CredentialUsed, KeyCreated, Refusal
+from msk_auth.events import CredentialUsed, KeyEvent, Refusal
 from msk_auth.integrations._asgi import OffLoopAuthenticator
 from msk_auth.stores import RecordedLease
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
@@ -218,19 +218,17 @@ def test_a_hook_that_fails_changes_nothing(
     failures = [record.getMessage() for record in caplog.records if record.name == "msk_auth"]
     assert [failure.partition(": ") for failure in failures] == [
         (f"the on_event hook failed on {event}", ": ", failures[0].partition(": ")[2])
-        for event in ("KeyCreated", "CredentialUsed", "Refusal")
+        for event in ("KeyEvent 'created'", "CredentialUsed", "Refusal")
     ]
     assert type(error).__name__ in failures[0]
 
 
 def test_events_come_after_what_they_report(make_world: MakeWorld) -> None:
     seen: list[tuple[str, list[str]]] = []
-    world = make_world(
-        on_event=lambda event: seen.append((type(event).__name__, world.store.calls.copy()))
-    )
+    world = make_world(on_event=lambda event: seen.append((event.action, world.store.calls.copy())))
     created = world.create()
     world.call("revoke_key", world.login(), created.record.id)
-    assert seen == [("KeyCreated", ["insert"]), ("KeyRevocation", ["insert", "revoke"])]
+    assert seen == [("created", ["insert"]), ("revoked", ["insert", "revoke"])]
 
 
 def test_no_event_holds_a_secret(world: World) -> None:
@@ -268,10 +266,10 @@ async def test_an_async_hook_is_awaited_and_its_failure_changes_nothing(
     principal = await auth.authenticate([f"Bearer {created.value.reveal()}"])
     assert (await auth.revoke_key(world.login(), created.record.id)).revoked_at == NOW
     assert seen[:2] == [
-        KeyCreated(NOW, world.login(), created.record),
+        KeyEvent("created", NOW, created.record, world.login()),
         CredentialUsed(NOW, principal),
     ]
-    assert "the on_event hook failed on KeyRevocation" in caplog.text
+    assert "the on_event hook failed on KeyEvent 'revoked'" in caplog.text
 
 
 def _owner(owner: Owner[str]) -> Callable[[str], Any]:

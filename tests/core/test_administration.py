@@ -33,7 +33,7 @@ from msk_auth.errors import (
     PermissionDenied,
     StoreUnavailable,
 )
-from msk_auth.events import KeyEvent, KeyRevocation, RevocationCause
+from msk_auth.events import KeyEvent
 from msk_auth.keys import CreatedKey, KeyFilter
 from msk_auth.stores.memory import MemoryKeyStore
 
@@ -294,7 +294,7 @@ def test_a_revoked_key_of_any_owner_is_refused_at_once(office: Office) -> None:
     world.events.clear()
     record = office.call("revoke_key", created.record.id)
     assert record.revoked_at == NOW
-    assert world.events == [KeyRevocation(NOW, root, record, RevocationCause.ADMINISTRATOR)]
+    assert world.events == [KeyEvent("revoked", NOW, record, root, cause="administrator")]
     with refused_with("key_revoked"):
         world.enter(created.value.reveal())
 
@@ -322,8 +322,8 @@ def test_the_hook_of_the_store_gets_the_event_of_each_key(office: Office) -> Non
     changes.clear()
     office.world.events.clear()
     records = office.call("revoke_keys", keys)
-    root, cause = office.world.login("root"), RevocationCause.ADMINISTRATOR
-    assert changes == [KeyRevocation(NOW, root, record, cause) for record in records]
+    root, cause = office.world.login("root"), "administrator"
+    assert changes == [KeyEvent("revoked", NOW, record, root, cause=cause) for record in records]
     assert office.world.events == changes
 
 

@@ -22,7 +22,7 @@ from msk_auth import (
 )
 from msk_auth.core import administration
 from msk_auth.errors import InputInvalid, StoreUnavailable
-from msk_auth.events import KeyEvent, KeyExpiring
+from msk_auth.events import KeyEvent
 from msk_auth.stores.memory import MemoryKeyStore
 
 DAY = timedelta(days=1)
@@ -69,11 +69,11 @@ class Job:
         assert count == len(self.changes)
         found: list[tuple[str, int]] = []
         for event in self.changes:
-            assert isinstance(event, KeyExpiring)
+            assert event.action == "expiring"
             assert event.at == self.world.clock.moment
             assert event.record == self.world.store.get(event.record.id)
-            assert event.record.announced_days == event.days
-            found.append((event.record.id, event.days))
+            assert event.record.announced_days is not None
+            found.append((event.record.id, event.record.announced_days))
         return found
 
     def ids(self, before: datetime, **options: object) -> list[str]:
@@ -273,7 +273,7 @@ def test_what_was_announced_before_a_failure_stays_so(job: Job) -> None:
     job.world.store.inner.announce_expiry = fail_once  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
         job.call("announce")
-    assert job.world.events == job.changes == [KeyExpiring(NOW, job.world.store.get("k0"), 30)]
+    assert job.world.events == job.changes == [KeyEvent("expiring", NOW, job.world.store.get("k0"))]
     assert job.announced() == [("k1", 30), ("k2", 30)]
 
 

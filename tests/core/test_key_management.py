@@ -29,12 +29,7 @@ from msk_auth.errors import (
     Problem,
 )
 from msk_auth.events import (
-    KeyCreated,
-    KeyDeleted,
-    KeyExpirySet,
-    KeyRevocation,
-    KeyRotated,
-    KeyUpdated,
+    KeyEvent,
 )
 
 MakeWorld = Callable[..., World]
@@ -192,7 +187,7 @@ def test_a_created_key_is_stored_as_a_digest_and_shown_once(world: World) -> Non
         announced_days=30,
     )
     assert world.store.get(record.id) == record
-    assert world.events == [KeyCreated(NOW, world.login(), record)]
+    assert world.events == [KeyEvent("created", NOW, record, world.login())]
     secret = created.value.reveal()[17:]
     assert secret not in f"{created!r} {record!r} {world.events!r} {vars(world.store.inner)!r}"
 
@@ -477,7 +472,7 @@ def test_a_revoked_key_is_refused_at_once_and_permanently(world: World) -> None:
     world.forget_calls()
     record = world.call("revoke_key", world.login(), created.record.id)
     assert record == replace(created.record, revoked_at=NOW)
-    assert world.events == [KeyRevocation(NOW, world.login(), record)]
+    assert world.events == [KeyEvent("revoked", NOW, record, world.login(), cause="owner")]
     with refused_with("key_revoked"):
         world.enter(created.value.reveal())
     world.clock.advance(DAY)
@@ -493,7 +488,7 @@ def test_a_deleted_key_is_revoked_unlisted_and_remembered(world: World) -> None:
     assert world.call("delete_key", world.login(), created.record.id) is None
     stored = world.store.get(created.record.id)
     assert (stored.revoked_at, stored.deleted_at) == (NOW, NOW)
-    assert world.events == [KeyDeleted(NOW, world.login(), stored)]
+    assert world.events == [KeyEvent("deleted", NOW, stored, world.login())]
     assert world.call("list_keys", world.login()).items == ()
     with refused_with("key_revoked"):
         world.enter(created.value.reveal())
@@ -504,7 +499,7 @@ def test_a_key_can_be_made_to_expire_earlier_and_never_later(world: World) -> No
     world.forget_calls()
     sooner = world.call("expire_key", world.login(), created.record.id, at=NOW + DAY)
     assert sooner.expires_at == NOW + DAY
-    assert world.events == [KeyExpirySet(NOW, world.login(), sooner)]
+    assert world.events == [KeyEvent("expiry_set", NOW, sooner, world.login())]
     later = world.call("expire_key", world.login(), created.record.id, at=NOW + 20 * DAY)
     assert later.expires_at == NOW + DAY
     world.clock.advance(DAY)
@@ -518,7 +513,7 @@ def test_an_end_that_is_not_in_the_future_is_a_revocation(world: World, at: date
     world.forget_calls()
     record = world.call("expire_key", world.login(), created.record.id, at=at)
     assert record == replace(created.record, revoked_at=NOW)
-    assert world.events == [KeyRevocation(NOW, world.login(), record)]
+    assert world.events == [KeyEvent("revoked", NOW, record, world.login(), cause="owner")]
     assert world.call("expire_key", world.login(), created.record.id, at=at) == record
 
 
@@ -570,7 +565,9 @@ def test_an_edit_changes_what_is_given_and_nothing_else(world: World) -> None:
         world.events.clear()
         assert world.call("update_key", world.login(), key_id, **fields) == record
         at = NOW + SECOND
-        assert world.events == [KeyUpdated(at, world.login(), record, tuple(fields))]
+        assert world.events == [
+            KeyEvent("updated", at, record, world.login(), fields=tuple(fields))
+        ]
         assert world.store.get(key_id) == record
     # Nothing that a lease covers has changed.
     assert world.clock.slept == []
@@ -685,7 +682,9 @@ def test_a_successor_takes_over_at_once_by_default(world: World) -> None:
     assert (successor.record.created_at, successor.record.expires_at) == (now, now + 10 * DAY)
     predecessor = world.store.get(created.record.id)
     assert (predecessor.revoked_at, predecessor.replaced_by) == (now, successor.record.id)
-    assert world.events == [KeyRotated(now, caller, predecessor, successor.record)]
+    assert world.events == [
+        KeyEvent("rotated", now, predecessor, caller, successor=successor.record)
+    ]
     assert world.enter(successor.value.reveal()).key_id == successor.record.id
     with refused_with("key_revoked"):
         world.enter(created.value.reveal())

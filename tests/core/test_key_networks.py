@@ -14,7 +14,7 @@ from tests.core.support import NOW, SECOND, World, token
 
 from msk_auth import KeyHasher, Owner, PepperRing
 from msk_auth.errors import Forbidden, InputInvalid, StoreUnavailable
-from msk_auth.events import CredentialUsed, KeyUpdated, Refusal
+from msk_auth.events import CredentialUsed, KeyEvent, Refusal
 from msk_auth.keys import CreatedKey
 
 MakeWorld = Callable[..., World]
@@ -197,7 +197,7 @@ def test_narrowing_the_networks_waits_for_leases_and_holds_at_once(make_world: M
     world.forget_calls()
     record = world.call("update_key", world.login(), created.record.id, networks=NETWORKS)
     assert record == replace(created.record, networks=frozenset(NETWORKS))
-    assert world.events == [KeyUpdated(NOW, world.login(), record, ("networks",))]
+    assert world.events == [KeyEvent("updated", NOW, record, world.login(), fields=("networks",))]
     assert len(world.clock.slept) == 1
     assert world.clock.slept[0] > LEASE.total_seconds()
     refused(world, created, OUTSIDE)

@@ -24,13 +24,7 @@ from msk_auth.errors import (
     StoreUnavailable,
 )
 from msk_auth.events import (
-    KeyCreated,
-    KeyDeleted,
-    KeyExpirySet,
-    KeyRevocation,
-    KeyRotated,
-    KeyUpdated,
-    RevocationCause,
+    KeyEvent,
 )
 from msk_auth.keys import CreatedKey
 
@@ -109,7 +103,7 @@ def test_a_person_makes_a_key_that_is_the_accounts(team: Team) -> None:
     ann = team.world.login()
     created = team.create(scopes=[READ])
     assert (created.record.owner_id, created.record.scopes) == (ACME, {READ})
-    assert team.world.events == [KeyCreated(NOW, ann, created.record)]
+    assert team.world.events == [KeyEvent("created", NOW, created.record, ann)]
     principal = team.world.enter(created.value.reveal())
     assert (principal.owner.id, principal.permissions) == (ACME, {READ})
 
@@ -123,12 +117,14 @@ def test_each_event_names_the_person_and_the_account(team: Team) -> None:
     revoked = team.call("revoke_key", successor.record.id)
     team.call("delete_key", successor.record.id)
     assert world.events == [
-        KeyCreated(NOW, ann, created.record),
-        KeyRotated(NOW, ann, world.store.get(created.record.id), successor.record),
-        KeyExpirySet(NOW, ann, expired),
-        KeyUpdated(NOW, ann, edited, ("labels",)),
-        KeyRevocation(NOW, ann, revoked, RevocationCause.DELEGATE),
-        KeyDeleted(NOW, ann, world.store.get(successor.record.id)),
+        KeyEvent("created", NOW, created.record, ann),
+        KeyEvent(
+            "rotated", NOW, world.store.get(created.record.id), ann, successor=successor.record
+        ),
+        KeyEvent("expiry_set", NOW, expired, ann),
+        KeyEvent("updated", NOW, edited, ann, fields=("labels",)),
+        KeyEvent("revoked", NOW, revoked, ann, cause="delegate"),
+        KeyEvent("deleted", NOW, world.store.get(successor.record.id), ann),
     ]
     assert {event.record.owner_id for event in world.events} == {ACME}
 

@@ -17,7 +17,7 @@ from msk_auth import ApiKey, Login, Owner, Principal, Session
 from msk_auth._failures import _log_once
 from msk_auth.core.key_management import MAX_PAGE
 from msk_auth.errors import ConfigurationError, Problem, StoreUnavailable
-from msk_auth.events import KeyDeleted, KeyRevocation, Refusal, RevocationCause
+from msk_auth.events import KeyEvent, Refusal
 from msk_auth.stores import KeyQuery
 
 MakeWorld = Callable[..., World]
@@ -199,13 +199,11 @@ def test_forgetting_an_owner_revokes_every_key_and_empties_the_list(world: World
         assert world.store.get(key.record.id).revoked_at == NOW
     assert set(world.events) == {
         *(
-            KeyRevocation(
-                NOW + HOUR, None, world.store.get(key.record.id), RevocationCause.FORGOTTEN
-            )
+            KeyEvent("revoked", NOW + HOUR, world.store.get(key.record.id), cause="forgotten")
             for key in (first, second, expired)
         ),
         # It was on the list, and is taken off it.
-        KeyDeleted(NOW + HOUR, None, world.store.get(revoked.record.id)),
+        KeyEvent("deleted", NOW + HOUR, world.store.get(revoked.record.id)),
     }
     assert world.enter(others.value.reveal()).owner.id == "bob"
     # A successor neither sees nor uses what was there before.

@@ -14,12 +14,9 @@ from msk_auth import ApiKey, KeyFormat, KeyHasher
 from msk_auth.core.keys import checksum
 from msk_auth.errors import StoreUnavailable
 from msk_auth.events import (
-    KeyDeleted,
-    KeyLeaked,
-    KeyRevocation,
+    KeyEvent,
     LeakedKey,
     LeakLocation,
-    RevocationCause,
 )
 
 MakeWorld = Callable[..., World]
@@ -37,7 +34,7 @@ def test_a_client_that_presents_a_key_can_revoke_it(world: World) -> None:
     # There is no login, and no owner was looked up.
     assert world.asked_owners == []
     assert world.events == [
-        KeyRevocation(NOW + SECOND, None, record, RevocationCause.POSSESSION),
+        KeyEvent("revoked", NOW + SECOND, record, cause="possession"),
     ]
     with refused_with("key_revoked"):
         world.enter(created.value.reveal())
@@ -161,9 +158,9 @@ def test_leaked_keys_are_revoked_together(make_world: MakeWorld) -> None:
     ends = [None if record is None else (record.owner_id, record.revoked_at) for record in records]
     assert ends == [("ann", NOW), None, ("bob", NOW), None, ("ann", NOW)]
     assert world.events == [
-        KeyLeaked(NOW, records[0], PLACE),
-        KeyLeaked(NOW, records[2], PLACE),
-        KeyLeaked(NOW, records[4], elsewhere),
+        KeyEvent("leaked", NOW, records[0], location=PLACE),
+        KeyEvent("leaked", NOW, records[2], location=PLACE),
+        KeyEvent("leaked", NOW, records[4], location=elsewhere),
     ]
     # Each key is looked for once, garbage never, and there is one wait for all of them.
     assert sorted(world.store.calls) == ["find"] * 3 + ["recorded_leases"] + ["revoke"] * 2
@@ -191,4 +188,4 @@ def test_a_key_that_was_revoked_at_this_moment_is_deleted_and_not_revoked_again(
     world.call("revoke_key", world.login(), created.record.id)
     world.forget_calls()
     assert world.call("forget_owner", "ann") == 0
-    assert world.events == [KeyDeleted(NOW, None, world.store.get(created.record.id))]
+    assert world.events == [KeyEvent("deleted", NOW, world.store.get(created.record.id))]

@@ -16,7 +16,7 @@ from tests.leaks.support import Reporter, match, report
 from msk_auth._leak_reports import MAX_REPORT
 from msk_auth._route_audit import list_routes
 from msk_auth.errors import TooManyAttempts
-from msk_auth.events import KeyLeaked, KeyRevocation
+from msk_auth.events import KeyEvent
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 
 pytestmark = pytest.mark.anyio
@@ -127,8 +127,9 @@ async def test_presenting_a_key_revokes_it(
     assert site.revoked("key")
     assert not site.revoked("key_read")
     (event,) = site.world.events
-    assert isinstance(event, KeyRevocation)
-    assert (event.principal, event.cause, event.at) == (None, "possession", START)
+    assert isinstance(event, KeyEvent)
+    assert (event.action, event.cause, event.principal) == ("revoked", "possession", None)
+    assert event.at == START
     assert site.asked == 1
 
 
@@ -273,7 +274,9 @@ async def test_a_signed_report_revokes(site: Site) -> None:
     assert key.encode() not in reply.body
     assert site.revoked("key")
     (event,) = site.world.events
-    assert isinstance(event, KeyLeaked)
+    assert isinstance(event, KeyEvent)
+    assert event.action == "leaked"
+    assert event.location is not None
     assert event.location.url == "https://github.com/o/r/blob/1/.env"
     # Again, the same answer.
     again = await site.report(report(match(key), match(unknown)))

@@ -26,7 +26,7 @@ from msk_auth._leak_reports import (
 )
 from msk_auth.clock import SystemClock
 from msk_auth.errors import Forbidden, StoreUnavailable
-from msk_auth.events import KeyLeaked, LeakLocation
+from msk_auth.events import KeyEvent, LeakLocation
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
@@ -68,8 +68,11 @@ def test_a_leaked_key_is_revoked_and_its_event_has_the_location(world: World) ->
     assert record is not None
     assert record.revoked_at == NOW
     assert world.events == [
-        KeyLeaked(
-            NOW, record, LeakLocation("github", "commit", "https://github.com/o/r/blob/1/***.env")
+        KeyEvent(
+            "leaked",
+            NOW,
+            record,
+            location=LeakLocation("github", "commit", "https://github.com/o/r/blob/1/***.env"),
         )
     ]
     assert key not in repr((labels, world.events))

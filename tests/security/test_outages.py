@@ -55,7 +55,7 @@ def test_a_failing_hook_or_flush_is_logged_in_the_same_way(
         world.call("flush")
     records = [each for each in caplog.records if each.name == "msk_auth"]
     assert [record.getMessage().partition(": ")[0] for record in records] == [
-        "the on_event hook failed on KeyCreated",
+        "the on_event hook failed on KeyEvent 'created'",
         "the on_event hook failed on CredentialUsed",
         "could not write when keys were last used; will retry",
     ]

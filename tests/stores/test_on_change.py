@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.stores.support import async_engine_on, empty_tables, sqlite_url
 
 from msk_auth import ApiKey
-from msk_auth.events import KeyEvent, KeyRevocation
+from msk_auth.events import KeyEvent
 from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.stores.sqlalchemy._operations import ChangeLostError
@@ -108,7 +108,7 @@ def rows_of(engine: Engine) -> list[str]:
 
 
 def change(record: ApiKey) -> tuple[KeyEvent, ...]:
-    return (KeyRevocation(NOW, None, record),)
+    return (KeyEvent("revoked", NOW, record, cause="owner"),)
 
 
 def write_row(connection: Connection, event: KeyEvent) -> None:

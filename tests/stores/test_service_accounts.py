@@ -54,7 +54,7 @@ Row = tuple[str, str | None, str]
 def entry(event: Any) -> Row:
     """What the application's audit log has of an event: what happened, by whom, and whose key it was."""
     person = None if event.principal is None else event.principal.owner.id
-    return type(event).__name__, person, event.record.owner_id
+    return event.action, person, event.record.owner_id
 
 
 class Site:
@@ -214,12 +214,12 @@ def test_the_person_who_made_the_keys_leaves_and_no_request_of_the_service_is_re
     site.serve(successor, second)
 
     assert site.audited() == [
-        ("KeyCreated", "ann", BOT),
-        ("KeyCreated", "ann", BOT),
-        ("KeyCreated", "ann", "ann"),
-        ("KeyRevocation", None, "ann"),
-        ("KeyRotated", "ben", BOT),
-        ("KeyRevocation", "ben", BOT),
+        ("created", "ann", BOT),
+        ("created", "ann", BOT),
+        ("created", "ann", "ann"),
+        ("revoked", None, "ann"),
+        ("rotated", "ben", BOT),
+        ("revoked", "ben", BOT),
     ]
     assert own.record.owner_id == "ann"
 
@@ -232,4 +232,4 @@ def test_a_person_who_left_the_team_and_stays_has_no_hand_in_the_keys(site: Site
         with pytest.raises(PermissionDenied):
             site.call(method, ann, key.record.id, on_behalf_of=BOT)
     site.serve(key)
-    assert site.audited() == [("KeyCreated", "ann", BOT)]
+    assert site.audited() == [("created", "ann", BOT)]

@@ -44,7 +44,7 @@ from tests.stores.support import OnEngine, async_engine_on, engine_on, sqlite_ur
 
 from msk_auth import ApiKey, KeyStatus
 from msk_auth.errors import ConfigurationError, KeyLimitReached
-from msk_auth.events import KeyEvent, KeyRevocation
+from msk_auth.events import KeyEvent
 from msk_auth.stores import ExpiryQuery, KeyQuery, RecordedLease
 from msk_auth.stores.memory import MemoryKeyStore
 from msk_auth.stores.sqlalchemy import (
@@ -295,7 +295,7 @@ async def test_a_closed_store_leaves_no_connection_to_a_pool_that_is_disposed_of
 
 
 def change(record: ApiKey) -> tuple[KeyEvent, ...]:
-    return (KeyRevocation(NOW, None, record),)
+    return (KeyEvent("revoked", NOW, record, cause="owner"),)
 
 
 @pytest.mark.anyio

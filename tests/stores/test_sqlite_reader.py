@@ -28,7 +28,7 @@ from msk_auth import (
     KeyHasher,
     Owner,
 )
-from msk_auth.events import KeyRevocation
+from msk_auth.events import KeyEvent
 from msk_auth.stores import KeyQuery
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
@@ -374,8 +374,8 @@ def test_a_forked_child_opens_a_connection_of_its_own_and_leaves_its_parents_ope
     assert parents.execute("SELECT 1").fetchone() == (1,)
 
 
-def change(after: ApiKey) -> tuple[KeyRevocation]:
-    return (KeyRevocation(NOW, None, after),)
+def change(after: ApiKey) -> tuple[KeyEvent]:
+    return (KeyEvent("revoked", NOW, after, cause="owner"),)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from msk_auth import ApiKey, Authenticator, KeyExpiry, SystemClock
 from msk_auth.errors import KeyLimitReached
-from msk_auth.events import Event, KeyEvent, KeyExpiring
+from msk_auth.events import Event, KeyEvent
 from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
 
@@ -80,12 +80,15 @@ def announce(url: str) -> None:
     """Announce the end of keys once: a row in the transaction of each, and a line after its commit."""
 
     def write_row(connection: Connection, event: KeyEvent) -> None:
-        assert isinstance(event, KeyExpiring)
-        connection.execute(insert_into(ANNOUNCED).values(key_id=event.record.id, days=event.days))
+        assert event.action == "expiring"
+        record = event.record
+        connection.execute(
+            insert_into(ANNOUNCED).values(key_id=record.id, days=record.announced_days)
+        )
 
     def print_line(event: Event) -> None:
-        assert isinstance(event, KeyExpiring)
-        print(f"{event.record.id} {event.days}", flush=True)
+        assert isinstance(event, KeyEvent)
+        print(f"{event.record.id} {event.record.announced_days}", flush=True)
 
     store = SQLAlchemyKeyStore(create_engine(url), on_change=write_row)
     authenticator = Authenticator[None](

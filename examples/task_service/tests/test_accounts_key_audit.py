@@ -30,7 +30,7 @@ from msk_auth.errors import (
     PermissionDenied,
     StoreUnavailable,
 )
-from msk_auth.events import Event, KeyLeaked, LeakedKey, LeakLocation
+from msk_auth.events import Event, KeyEvent, LeakedKey, LeakLocation
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.audit import AuditEntry, AuditQuery
 from task_service.accounts.changes import Change
@@ -73,8 +73,8 @@ async def keys(it: World) -> AsyncIterator[Keys]:
     store = AsyncSQLAlchemyKeyStore(it.db.engine, schema.api_keys, on_change=audit.on_change)
 
     async def on_event(event: Event) -> None:
-        if isinstance(event, KeyLeaked):
-            await audit.on_leak(event)
+        if isinstance(event, KeyEvent) and event.location is not None:
+            await audit.on_leak(event, event.location)
 
     async def may_act_for(_person: Principal[User], owner: Owner[User]) -> frozenset[str]:
         return owner.permissions

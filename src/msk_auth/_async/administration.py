@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Generic
 
 from msk_auth.core import administration
-from msk_auth.core.events import KeyExpiring, KeyRevocation, RevocationCause
+from msk_auth.core.events import KeyEvent
 from msk_auth.core.key_management import NOTICE_DAYS, PageCursor, is_key_id, present
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyFilter, KeyPage, KeyQuery, Principal, UserT
 from msk_auth.core.policy import Policy, require_interactive
@@ -133,7 +133,7 @@ class AsyncAdminKeys(Generic[UserT]):
             found = await self._ports.look_ups.find_key(key_id) if is_key_id(key_id) else None
             if found is not None:
                 held[key_id] = found
-        event = partial(KeyRevocation, now, principal, cause=RevocationCause.ADMINISTRATOR)
+        event = partial(KeyEvent, "revoked", now, principal=principal, cause="administrator")
         changed = await self._ports.revoke_all(
             list(held.values()), now, lambda after: (event(after),)
         )
@@ -195,7 +195,7 @@ class AsyncKeyExpiry(Generic[UserT]):
         return administration.page_of_expiring(found.values(), limit)
 
     async def announce(self) -> int:
-        """Send a :class:`KeyExpiring` for each key that ends within 30, 7 or 1 days and was not announced for that yet.
+        """Send an event `expiring` for each key that ends within 30, 7 or 1 days and was not announced for that yet.
 
         A key is announced for the least that it has reached; revoked, replaced and expired ones are not, and a key that was
         made to last 30 days is first announced 7 days before its end. Call it regularly, such as every hour, in any number
@@ -221,9 +221,7 @@ class AsyncKeyExpiry(Generic[UserT]):
         return count
 
     async def _announce(self, key_id: str, days: int, now: datetime) -> bool:
-        def event(record: ApiKey) -> KeyExpiring:
-            return KeyExpiring(now, record, days)
-
+        event = partial(KeyEvent, "expiring", now)
         # Of several processes the one whose write changed the key announces it.
         noted = await self._store.announce_expiry(
             key_id, days=days, change=lambda after: (event(after),)

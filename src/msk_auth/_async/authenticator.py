@@ -24,13 +24,7 @@ from msk_auth.core.errors import (
 from msk_auth.core.events import (
     CredentialUsed,
     Event,
-    KeyCreated,
-    KeyDeleted,
-    KeyExpirySet,
-    KeyLeaked,
-    KeyRevocation,
-    KeyRotated,
-    KeyUpdated,
+    KeyEvent,
     LeakedKey,
     Refusal,
     RevocationCause,
@@ -370,7 +364,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             now=now,
         )
         record = created.record
-        event = KeyCreated(now, principal, record)
+        event = KeyEvent("created", now, record, principal)
         await self._confirm_authority(principal, on_behalf_of, record.scopes, now)
         await self._ports.store.insert(
             record, max_active=limits.max_active, now=now, change=lambda _: (event,)
@@ -413,7 +407,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         ends_at = now + overlap
         if record.expires_at is not None:
             ends_at = min(ends_at, record.expires_at)
-        event = partial(KeyRotated, now, principal, successor=created.record)
+        event = partial(KeyEvent, "rotated", now, principal=principal, successor=created.record)
         await self._confirm_authority(principal, on_behalf_of, created.record.scopes, now)
         rotated = await self._ports.store.rotate(
             record.id,
@@ -468,7 +462,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         now = self._ports.now()
         MANAGE.check(principal, now)
         owner = (await self._authority(principal, on_behalf_of, now)).owner
-        event = partial(KeyDeleted, now, principal)
+        event = partial(KeyEvent, "deleted", now, principal=principal)
         deleted = await self._ports.store.delete(
             checked_id(key_id), owner_id=owner.id, at=now, change=lambda after: (event(after),)
         )
@@ -507,7 +501,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         if at <= now:
             # Another process's clock may be behind this one's, and would accept the key for as long. Revoking reads no clock.
             return await self._revoke(principal, key_id, owner, on_behalf_of, now)
-        event = partial(KeyExpirySet, now, principal)
+        event = partial(KeyEvent, "expiry_set", now, principal=principal)
         expiring = await self._ports.store.expire(
             checked_id(key_id), owner_id=owner.id, at=at, change=lambda after: (event(after),)
         )
@@ -549,7 +543,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             edited = await self._find_key_of(authority.owner, key_id)
             authority = await self._authority_to_give(principal, on_behalf_of, now)
             authority.check_handed(edited.scopes)
-        event = partial(KeyUpdated, now, principal, fields=tuple(update))
+        event = partial(KeyEvent, "updated", now, principal=principal, fields=tuple(update))
         updated = await self._ports.store.update(
             checked_id(key_id),
             owner_id=authority.owner.id,
@@ -584,7 +578,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             held = await self._ports.verifier.verify_key(presented)
         except CredentialRefused:
             return None
-        event = partial(KeyRevocation, now, None, cause=RevocationCause.POSSESSION)
+        event = partial(KeyEvent, "revoked", now, cause="possession")
         (revoked,) = await self._ports.revoke_all([held], now, lambda after: (event(after),))
         record = held if revoked is None else revoked
         await self._ports.emit(event(record))
@@ -622,7 +616,9 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         }
         for found in leaked:
             if found.key in records:
-                await self._ports.emit(KeyLeaked(now, records[found.key], found.location))
+                await self._ports.emit(
+                    KeyEvent("leaked", now, records[found.key], location=found.location)
+                )
         return tuple(records.get(found.key) for found in leaked)
 
     @awaited  # async only
@@ -651,7 +647,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             await self._ports.leases.await_expiry()
         for event in events:
             await self._ports.emit(event)
-        return sum(isinstance(event, KeyRevocation) for event in events)
+        return sum(event.action == "revoked" for event in events)
 
     async def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
@@ -801,8 +797,8 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         on_behalf_of: str | None,
         now: datetime,
     ) -> ApiKey:
-        cause = RevocationCause.OWNER if on_behalf_of is None else RevocationCause.DELEGATE
-        event = partial(KeyRevocation, now, principal, cause=cause)
+        cause: RevocationCause = "owner" if on_behalf_of is None else "delegate"
+        event = partial(KeyEvent, "revoked", now, principal=principal, cause=cause)
         revoked = await self._ports.store.revoke(
             checked_id(key_id), owner_id=owner.id, at=now, change=lambda after: (event(after),)
         )
@@ -824,13 +820,13 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         await self._ports.emit(event(changed))
         return changed
 
-    async def _delete_all(self, owner_id: str, now: datetime) -> list[KeyRevocation | KeyDeleted]:
+    async def _delete_all(self, owner_id: str, now: datetime) -> list[KeyEvent]:
         """What happened to each key that was on the owner's list."""
 
         def change_of(before: ApiKey) -> KeyChange:
             return lambda after: (key_management.forgotten(before, after, now),)
 
-        events: list[KeyRevocation | KeyDeleted] = []
+        events: list[KeyEvent] = []
         query = KeyQuery(owner_id, now, limit=MAX_PAGE)
         # What is deleted is on no list any more, so the next page is the first one again, with what was made meanwhile.
         while page := await self._ports.store.list(query):

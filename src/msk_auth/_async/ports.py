@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from msk_auth._failures import log_failure, unavailable_because
 from msk_auth.clock import Clock
 from msk_auth.core.errors import Problem
-from msk_auth.core.events import Event
+from msk_auth.core.events import Event, KeyEvent
 from msk_auth.core.model import ApiKey, KeyLimits, Owner, Principal, UserT, freeze_permissions
 from msk_auth.core.store import KeyChange
 
@@ -122,7 +122,8 @@ class AsyncPorts(Generic[UserT]):
         try:
             await result_of(self._on_event(event))
         except Exception as error:  # noqa: BLE001 - a hook never breaks a request
-            what = f"the on_event hook failed on {type(event).__name__}"
+            action = f" {event.action!r}" if isinstance(event, KeyEvent) else ""
+            what = f"the on_event hook failed on {type(event).__name__}{action}"
             log_failure(logging.ERROR, what, error)
 
     async def _permissions_for(

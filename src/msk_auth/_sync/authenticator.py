@@ -25,13 +25,7 @@ from msk_auth.core.errors import (
 from msk_auth.core.events import (
     CredentialUsed,
     Event,
-    KeyCreated,
-    KeyDeleted,
-    KeyExpirySet,
-    KeyLeaked,
-    KeyRevocation,
-    KeyRotated,
-    KeyUpdated,
+    KeyEvent,
     LeakedKey,
     Refusal,
     RevocationCause,
@@ -363,7 +357,7 @@ class Authenticator(Lifecycle[UserT]):
             now=now,
         )
         record = created.record
-        event = KeyCreated(now, principal, record)
+        event = KeyEvent("created", now, record, principal)
         self._confirm_authority(principal, on_behalf_of, record.scopes, now)
         self._ports.store.insert(
             record, max_active=limits.max_active, now=now, change=lambda _: (event,)
@@ -406,7 +400,7 @@ class Authenticator(Lifecycle[UserT]):
         ends_at = now + overlap
         if record.expires_at is not None:
             ends_at = min(ends_at, record.expires_at)
-        event = partial(KeyRotated, now, principal, successor=created.record)
+        event = partial(KeyEvent, "rotated", now, principal=principal, successor=created.record)
         self._confirm_authority(principal, on_behalf_of, created.record.scopes, now)
         rotated = self._ports.store.rotate(
             record.id,
@@ -459,7 +453,7 @@ class Authenticator(Lifecycle[UserT]):
         now = self._ports.now()
         MANAGE.check(principal, now)
         owner = (self._authority(principal, on_behalf_of, now)).owner
-        event = partial(KeyDeleted, now, principal)
+        event = partial(KeyEvent, "deleted", now, principal=principal)
         deleted = self._ports.store.delete(
             checked_id(key_id), owner_id=owner.id, at=now, change=lambda after: (event(after),)
         )
@@ -497,7 +491,7 @@ class Authenticator(Lifecycle[UserT]):
         if at <= now:
             # Another process's clock may be behind this one's, and would accept the key for as long. Revoking reads no clock.
             return self._revoke(principal, key_id, owner, on_behalf_of, now)
-        event = partial(KeyExpirySet, now, principal)
+        event = partial(KeyEvent, "expiry_set", now, principal=principal)
         expiring = self._ports.store.expire(
             checked_id(key_id), owner_id=owner.id, at=at, change=lambda after: (event(after),)
         )
@@ -538,7 +532,7 @@ class Authenticator(Lifecycle[UserT]):
             edited = self._find_key_of(authority.owner, key_id)
             authority = self._authority_to_give(principal, on_behalf_of, now)
             authority.check_handed(edited.scopes)
-        event = partial(KeyUpdated, now, principal, fields=tuple(update))
+        event = partial(KeyEvent, "updated", now, principal=principal, fields=tuple(update))
         updated = self._ports.store.update(
             checked_id(key_id),
             owner_id=authority.owner.id,
@@ -572,7 +566,7 @@ class Authenticator(Lifecycle[UserT]):
             held = self._ports.verifier.verify_key(presented)
         except CredentialRefused:
             return None
-        event = partial(KeyRevocation, now, None, cause=RevocationCause.POSSESSION)
+        event = partial(KeyEvent, "revoked", now, cause="possession")
         (revoked,) = self._ports.revoke_all([held], now, lambda after: (event(after),))
         record = held if revoked is None else revoked
         self._ports.emit(event(record))
@@ -609,7 +603,9 @@ class Authenticator(Lifecycle[UserT]):
         }
         for found in leaked:
             if found.key in records:
-                self._ports.emit(KeyLeaked(now, records[found.key], found.location))
+                self._ports.emit(
+                    KeyEvent("leaked", now, records[found.key], location=found.location)
+                )
         return tuple(records.get(found.key) for found in leaked)
 
     def forget_owner(self, owner_id: str) -> int:
@@ -637,7 +633,7 @@ class Authenticator(Lifecycle[UserT]):
             self._ports.leases.await_expiry()
         for event in events:
             self._ports.emit(event)
-        return sum(isinstance(event, KeyRevocation) for event in events)
+        return sum(event.action == "revoked" for event in events)
 
     def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None
@@ -786,8 +782,8 @@ class Authenticator(Lifecycle[UserT]):
         on_behalf_of: str | None,
         now: datetime,
     ) -> ApiKey:
-        cause = RevocationCause.OWNER if on_behalf_of is None else RevocationCause.DELEGATE
-        event = partial(KeyRevocation, now, principal, cause=cause)
+        cause: RevocationCause = "owner" if on_behalf_of is None else "delegate"
+        event = partial(KeyEvent, "revoked", now, principal=principal, cause=cause)
         revoked = self._ports.store.revoke(
             checked_id(key_id), owner_id=owner.id, at=now, change=lambda after: (event(after),)
         )
@@ -807,13 +803,13 @@ class Authenticator(Lifecycle[UserT]):
         self._ports.emit(event(changed))
         return changed
 
-    def _delete_all(self, owner_id: str, now: datetime) -> list[KeyRevocation | KeyDeleted]:
+    def _delete_all(self, owner_id: str, now: datetime) -> list[KeyEvent]:
         """What happened to each key that was on the owner's list."""
 
         def change_of(before: ApiKey) -> KeyChange:
             return lambda after: (key_management.forgotten(before, after, now),)
 
-        events: list[KeyRevocation | KeyDeleted] = []
+        events: list[KeyEvent] = []
         query = KeyQuery(owner_id, now, limit=MAX_PAGE)
         # What is deleted is on no list any more, so the next page is the first one again, with what was made meanwhile.
         while page := self._ports.store.list(query):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from .model import ApiKey, Principal
 
@@ -31,63 +30,6 @@ class Refusal:
     at: datetime
     code: str
     key_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyCreated:
-    """A key was created and is stored.
-
-    Attributes:
-        principal: The caller. Their id is `principal.owner.id`, and the owner of the key is `record.owner_id`: another one if
-            the caller acts on behalf of a service account. The same holds for the other events of changes.
-    """
-
-    at: datetime
-    principal: Principal[Any]
-    record: ApiKey
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRotated:
-    """A key was replaced by a successor; both are stored."""
-
-    at: datetime
-    principal: Principal[Any]
-    record: ApiKey
-    successor: ApiKey
-
-
-class RevocationCause(StrEnum):
-    """Why a key was revoked.
-
-    Attributes:
-        OWNER: Its owner revoked it in an interactive login.
-        DELEGATE: A person who may act for its owner revoked it, with `on_behalf_of`.
-        ADMINISTRATOR: An administrator revoked it, through `AdminKeys`.
-        POSSESSION: A client presented the key itself.
-        FORGOTTEN: The application called `forget_owner`.
-    """
-
-    OWNER = "owner"
-    DELEGATE = "delegate"
-    ADMINISTRATOR = "administrator"
-    POSSESSION = "possession"
-    FORGOTTEN = "forgotten"
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRevocation:
-    """A key is revoked. Revoking again is no error: each call sends this to `on_event`, and only a change to `on_change`.
-
-    Attributes:
-        principal: The caller; None if the key itself was presented, or for `forget_owner`.
-        cause: Why.
-    """
-
-    at: datetime
-    principal: Principal[Any] | None
-    record: ApiKey
-    cause: RevocationCause = RevocationCause.OWNER
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,79 +60,55 @@ class LeakedKey:
     location: LeakLocation
 
 
-@dataclass(frozen=True, slots=True)
-class KeyLeaked:
-    """A key was found in public, and is revoked. `on_event` gets one for each place, also when it is reported again.
+KeyAction: TypeAlias = Literal[
+    "created", "rotated", "updated", "expiry_set", "revoked", "deleted", "expiring", "leaked"
+]
 
-    Notify its owner: the key stopped working, and another person may have used it before. `record.revoked_at` equals
-    `at` if this report revoked it. Only then does `on_change` get the event: a report of a revoked key changes no key.
-    """
-
-    at: datetime
-    record: ApiKey
-    location: LeakLocation
+RevocationCause: TypeAlias = Literal[
+    "owner", "delegate", "administrator", "possession", "forgotten"
+]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyExpirySet:
-    """The end of a key was brought forward, or was earlier already; only the first is a change for `on_change`."""
+class KeyEvent:
+    """Something happened to a key.
 
-    at: datetime
-    principal: Principal[Any]
-    record: ApiKey
-
-
-@dataclass(frozen=True, slots=True)
-class KeyDeleted:
-    """A key is revoked and removed from its owner's list.
+    A store's `on_change` gets what changes a key. `on_event` also gets calls that changed nothing, such as revoking a
+    revoked key.
 
     Attributes:
-        principal: The caller; None for `forget_owner`, which sends this for keys that were revoked before.
+        action: What happened.
+
+            - `created`: the key is stored.
+            - `rotated`: `successor` replaces the key; both are stored.
+            - `updated`: the owner's `fields` were edited.
+            - `expiry_set`: the end of the key was brought forward, or was earlier already.
+            - `revoked`: the key is revoked, for the reason in `cause`.
+            - `deleted`: the key is revoked and removed from its owner's list.
+            - `expiring`: the key ends within `record.announced_days` days; from :class:`~msk_auth.KeyExpiry`.
+            - `leaked`: the key was found in public, at `location`, and is revoked. Notify its owner: another person may have
+              used the key. `record.revoked_at` equals `at` if this report revoked it.
+        at: When.
+        record: The key, as the change leaves it.
+        principal: The caller: another person than `record.owner_id` if they act for a service account or as an
+            administrator. None if the key itself was presented, for `expiring`, `leaked` and `forget_owner`.
+        successor: For `rotated`, the new key.
+        cause: For `revoked`: the `owner` in a login of their own; a `delegate` with `on_behalf_of`; an `administrator` through
+            `AdminKeys`; `possession`, a client that presented the key itself; `forgotten`, by `forget_owner`.
+        fields: For `updated`, what the caller has set, such as `("name",)`. `record` has the values.
+        location: For `leaked`, where the key was found.
     """
 
-    at: datetime
-    principal: Principal[Any] | None
-    record: ApiKey
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUpdated:
-    """Something that people edit was changed; without a change only `on_event` gets it.
-
-    Attributes:
-        fields: What the caller has set, such as `("name",)`. `record` has the values.
-    """
-
-    at: datetime
-    principal: Principal[Any]
-    record: ApiKey
-    fields: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyExpiring:
-    """A key ends soon. Sent by :class:`~msk_auth.KeyExpiry`, once for each key and number of days.
-
-    Attributes:
-        days: It ends within this many days: 30, 7 or 1.
-    """
-
+    action: KeyAction
     at: datetime
     record: ApiKey
-    days: int
+    principal: Principal[Any] | None = None
+    _: KW_ONLY
+    successor: ApiKey | None = None
+    cause: RevocationCause | None = None
+    fields: tuple[str, ...] = ()
+    location: LeakLocation | None = None
 
-
-KeyEvent: TypeAlias = (
-    KeyCreated
-    | KeyRotated
-    | KeyRevocation
-    | KeyLeaked
-    | KeyExpirySet
-    | KeyDeleted
-    | KeyUpdated
-    | KeyExpiring
-)
-"""An event of a change to a key, which a store's `on_change` hook receives."""
 
 Event: TypeAlias = CredentialUsed | Refusal | KeyEvent
 """All events that the `on_event` hook receives."""

@@ -40,12 +40,8 @@ from .errors import (
     PermissionDenied,
 )
 from .events import (
-    KeyDeleted,
     KeyEvent,
-    KeyLeaked,
-    KeyRevocation,
     LeakedKey,
-    RevocationCause,
 )
 from .fields import (
     EDITABLE,
@@ -488,15 +484,15 @@ def leaks_of(
         now: The moment.
     """
     return [
-        KeyLeaked(now, record, found.location)
+        KeyEvent("leaked", now, record, location=found.location)
         for found in leaked
         if found.key in held and held[found.key].id == record.id
     ]
 
 
-def forgotten(before: ApiKey, after: ApiKey, now: datetime) -> KeyRevocation | KeyDeleted:
+def forgotten(before: ApiKey, after: ApiKey, now: datetime) -> KeyEvent:
     """What happened to a key when its owner was forgotten."""
     # Its owner may have revoked it since it was listed.
     if before.revoked_at is None and after.revoked_at == now:
-        return KeyRevocation(now, None, after, RevocationCause.FORGOTTEN)
-    return KeyDeleted(now, None, after)
+        return KeyEvent("revoked", now, after, cause="forgotten")
+    return KeyEvent("deleted", now, after)

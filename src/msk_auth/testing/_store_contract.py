@@ -15,7 +15,7 @@ import pytest
 from msk_auth import ApiKey, KeyStatus
 from msk_auth.core.fields import EDITABLE, FIELD_OF, KEY_FIELDS, FieldKind, KeyField
 from msk_auth.errors import KeyLimitReached, KeyNotActive
-from msk_auth.events import KeyEvent, KeyRevocation
+from msk_auth.events import KeyEvent
 from msk_auth.stores import (
     AsyncKeyStore,
     ExpiryQuery,
@@ -175,7 +175,9 @@ class ChangeRecorder:
 
 def revocation_of(record: ApiKey) -> tuple[KeyEvent, ...]:
     """A change, as a store gets it: the events that it means, in order."""
-    return KeyRevocation(NOW, None, record), KeyRevocation(NOW + SECOND, None, record)
+    return KeyEvent("revoked", NOW, record, cause="owner"), KeyEvent(
+        "revoked", NOW + SECOND, record, cause="owner"
+    )
 
 
 class Case(NamedTuple):

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from msk_auth import AsyncAuthenticator, Clock, KeyHasher, SigningKey, TokenProfile
-from msk_auth.events import CredentialUsed, Event, KeyLeaked, Refusal
+from msk_auth.events import CredentialUsed, Event, Refusal
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 
 from .accounts.config import MAX_SESSION_LIFETIME, ConfigStore
@@ -133,6 +133,6 @@ class _Hook:
             self.metrics.refusals.labels(event.code).inc()
             if record is not None and event.code in _PROVEN:
                 record.refused_key_id = event.key_id
-        elif isinstance(event, KeyLeaked):
-            return self.audit.on_leak(event)
+        elif event.location is not None:
+            return self.audit.on_leak(event, event.location)
         return None

@@ -5,6 +5,7 @@ The same transaction ends the runs of a key that was found in public.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -12,18 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import ApiKey, Principal, require_interactive
 from msk_auth.errors import InputInvalid, PermissionDenied, StoreUnavailable
-from msk_auth.events import (
-    KeyCreated,
-    KeyDeleted,
-    KeyEvent,
-    KeyExpiring,
-    KeyExpirySet,
-    KeyLeaked,
-    KeyRevocation,
-    KeyRotated,
-    KeyUpdated,
-    RevocationCause,
-)
+from msk_auth.events import KeyEvent, LeakLocation
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.tasks.next_run import KEY_LEAKED, REQUESTED_WITH
@@ -39,6 +29,9 @@ MAX_LEAKS: Final = 100
 """How many places of one leaked key are recorded."""
 
 _RECENT: Final = require_interactive(max_age=RECENT_LOGIN)
+
+_ENDING: Final = frozenset({"revoked", "deleted", "expiry_set"})
+"""What a login may still do with an own key when it has just ended."""
 
 _AUDIT = schema.audit.c
 
@@ -72,37 +65,25 @@ class KeyAudit:
             CredentialRefused: The login of the principal has ended since its request was authenticated.
             PermissionDenied: The key is another owner's, and the principal administers keys no more.
         """
-        principal = None if isinstance(event, KeyLeaked | KeyExpiring) else event.principal
-        change = Change(connection, principal, event.at, self._audit)
-        if principal is not None:
-            await _confirm(change, principal, event)
-        match event:
-            case KeyCreated(principal=creator, record=record):
-                await _check_tasks(connection, creator, record)
-                await _record(change, "key.created", record, **_granted(record))
-            case KeyRotated(record=record, successor=successor):
-                # The entries of the new key begin with the key that it replaces.
-                granted = _granted(successor)
-                await _record(change, "key.created", successor, predecessor=record.id, **granted)
-                await _record(change, "key.rotated", record, successor=successor.id)
-            case KeyRevocation(record=record, cause=cause):
-                details = {} if cause is RevocationCause.OWNER else {"cause": cause.value}
-                anonymous = cause is RevocationCause.POSSESSION
-                await _record(change, "key.revoked", record, anonymous=anonymous, **details)
-            case KeyDeleted(record=record):
-                await _record(change, "key.deleted", record)
-            case KeyExpirySet(record=record):
-                end = None if record.expires_at is None else record.expires_at.isoformat()
-                await _record(change, "key.expiry_set", record, expires_at=end)
-            case KeyUpdated(record=record, fields=fields):
-                changed = _changed(record, fields, await _previous(change, record.id))
-                await _record(change, "key.updated", record, changed=changed)
-            case KeyExpiring(record=record, days=days):
-                await _record(change, "key.expiring", record, days=days)
-            case KeyLeaked():
-                await _leaked(change, event, revoked=True)
+        change = Change(connection, event.principal, event.at, self._audit)
+        if event.principal is not None:
+            await _confirm(change, event.principal, event)
+        if event.location is not None:
+            await _leaked(change, event, event.location, revoked=True)
+            return
+        if event.action == "created":
+            await _check_tasks(connection, event.principal, event.record)
+        if event.successor is not None:
+            # The entries of the new key begin with the key that it replaces.
+            granted = _granted(event.successor)
+            await _record(
+                change, "key.created", event.successor, predecessor=event.record.id, **granted
+            )
+        details = await _details(change, event)
+        anonymous = event.cause == "possession"
+        await _record(change, f"key.{event.action}", event.record, anonymous=anonymous, **details)
 
-    async def on_leak(self, event: KeyLeaked) -> None:
+    async def on_leak(self, event: KeyEvent, location: LeakLocation) -> None:
         """Record a place that :meth:`on_change` has not: a report of a revoked key changes no key.
 
         If the database does not take the entry, it is logged, as that of a refusal.
@@ -110,9 +91,9 @@ class KeyAudit:
         try:
             async with self._db.write() as connection:
                 change = Change(connection, None, event.at, self._audit)
-                await _leaked(change, event, revoked=False)
+                await _leaked(change, event, location, revoked=False)
         except StoreUnavailable:
-            details = {"name": event.record.name, **_place(event, revoked=False)}
+            details = {"name": event.record.name, **_place(location, revoked=False)}
             self._audit.leave_out(
                 self._audit.entry(
                     "key.leaked", anonymous=True, target=event.record.id, details=details
@@ -120,7 +101,30 @@ class KeyAudit:
             )
 
 
-async def _leaked(change: Change, event: KeyLeaked, *, revoked: bool) -> None:
+async def _details(change: Change, event: KeyEvent) -> dict[str, Any]:
+    record = event.record
+    match event.action:
+        case "created":
+            return _granted(record)
+        case "rotated":
+            return {"successor": record.replaced_by}
+        case "revoked":
+            return {} if event.cause == "owner" else {"cause": event.cause}
+        case "expiry_set":
+            end = record.expires_at
+            return {"expires_at": None if end is None else end.isoformat()}
+        case "updated":
+            known = await _previous(change, record.id)
+            return {"changed": _changed(record, event.fields, known)}
+        case "expiring":
+            return {"days": record.announced_days}
+        case _:
+            return {}
+
+
+async def _leaked(
+    change: Change, event: KeyEvent, location: LeakLocation, *, revoked: bool
+) -> None:
     # A stranger who found the key may have started them.
     its_runs = event.record.id == REQUESTED_WITH
     await cancel_runs(change.connection, its_runs, event.at, error=KEY_LEAKED)
@@ -130,8 +134,8 @@ async def _leaked(change: Change, event: KeyLeaked, *, revoked: bool) -> None:
     found = await change.connection.scalars(known.limit(MAX_LEAKS))
     urls = [details.get("url") for details in found]
     # Neither a repeated report nor a key that is copied to many places fills the log.
-    if len(urls) < MAX_LEAKS and event.location.url not in urls:
-        place = _place(event, revoked=revoked)
+    if len(urls) < MAX_LEAKS and location.url not in urls:
+        place = _place(location, revoked=revoked)
         await _record(change, "key.leaked", event.record, anonymous=True, **place)
 
 
@@ -148,10 +152,8 @@ async def _confirm(change: Change, principal: Principal[Any], event: KeyEvent) -
     is_own = principal.owner.id == event.record.owner_id
     if not is_own:
         _RECENT.check(principal, event.at)
-    # An own key may be ended by a login that has just ended. Code inside the process may have no login.
-    if principal.session_id is not None and (
-        not is_own or isinstance(event, KeyCreated | KeyRotated | KeyUpdated)
-    ):
+    # Code inside the process may have no login.
+    if principal.session_id is not None and (not is_own or event.action not in _ENDING):
         await require_open(change, principal)
     if not is_own:
         actor = await read_user(change.connection, principal.owner.id)
@@ -160,19 +162,16 @@ async def _confirm(change: Change, principal: Principal[Any], event: KeyEvent) -
 
 
 async def _check_tasks(
-    connection: AsyncConnection, creator: Principal[Any], record: ApiKey
+    connection: AsyncConnection, creator: Principal[Any] | None, record: ApiKey
 ) -> None:
     """Refuse a key that is limited to a task which its owner does not see: a typing error would remain unnoticed."""
     if record.resources is None:
         return
     tasks = schema.tasks.c
     # A service account sees its own tasks. What the administrator who acts for it sees does not count.
-    is_own = record.owner_id == creator.owner.id
-    visible = (
-        visible_to(creator, tasks.owner_id, tasks.id)
-        if is_own
-        else tasks.owner_id == record.owner_id
-    )
+    visible = tasks.owner_id == record.owner_id
+    if creator is not None and creator.owner.id == record.owner_id:
+        visible = visible_to(creator, tasks.owner_id, tasks.id)
     found = await connection.scalars(
         select(tasks.id).where(
             tasks.id.in_(task_ids(record.resources)), tasks.deleted_at.is_(None), visible
@@ -227,11 +226,5 @@ def _changed(record: ApiKey, fields: tuple[str, ...], known: dict[str, Any]) -> 
     }
 
 
-def _place(event: KeyLeaked, *, revoked: bool) -> dict[str, Any]:
-    place = event.location
-    return {
-        "reporter": place.reporter,
-        "source": place.source,
-        "url": place.url,
-        "revoked": revoked,
-    }
+def _place(location: LeakLocation, *, revoked: bool) -> dict[str, Any]:
+    return asdict(location) | {"revoked": revoked}
