@@ -463,7 +463,7 @@ async def test_the_clients_response_to_the_server_passes(world: World, app: Any)
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"[]", b"7", b'"tools/list"', b"{", b"\xff", b"{}{}", b'{"method": 7}', b'{"method": ["tools/call"]}', b"[" * 9000,
+        b"", b"{}", b"[]", b"7", b'"tools/list"', b"{", b"\xff", b"{}{}", b'{"method": 7}', b'{"method": ["tools/call"]}', b"[" * 9000,
         b'[{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "run"}}]',
         b'{"method": "tools/call", "id": ' + b"9" * 5000 + b"}",
     ],

@@ -24,21 +24,20 @@ import hmac
 import json
 import re
 import secrets
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Self, TypeAlias, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, cast
+from urllib.parse import unquote, urljoin, urlsplit
 
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit import AuditedRoute, register_reader
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import (
     ConfigurationError,
-    Forbidden,
-    InteractiveRequired,
     LoginTooOld,
     NotFound,
+    PermissionDenied,
     Problem,
     RequestMalformed,
     bearer_challenge,
@@ -79,16 +78,13 @@ _SESSION_ID: Final = b"mcp-session-id"
 _NOT_PASSED_ON: Final = (b"content-length", b"transfer-encoding", b"accept-encoding")
 _REPLACED: Final = (b"content-length", b"cache-control")
 
-_LISTS: Final = frozenset(
-    {"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
-)
-_LISTED: Final = {
-    "tools": "name",
-    "prompts": "name",
-    "resources": "uri",
-    "resourceTemplates": "uriTemplate",
+_LISTS: Final = {
+    "tools/list": ("tools", "name"),
+    "prompts/list": ("prompts", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
 }
-"""What a listing has, and by which member an entry is found in the tables."""
+"""What a method lists, and the member of an entry by which it is found in the tables."""
 
 _NAMED: Final = {
     "tools/call": ("tools", "name"),
@@ -102,7 +98,7 @@ _NAMED: Final = {
 """What a method, or the reference of a completion, is about, and the parameter that names it."""
 
 # They reach nothing that has a policy. Notifications do not either.
-_OPEN: Final = _LISTS | {"initialize", "ping", "logging/setLevel", "server/discover"}
+_OPEN: Final = _LISTS.keys() | {"initialize", "ping", "logging/setLevel", "server/discover"}
 
 # What guards everything of a kind that has no table, and every method that the gate does not know.
 _REQUIRE: Final = require()
@@ -124,8 +120,7 @@ class _NotServed(NotFound):
     default_detail = "This server has no tool, prompt or resource of this name."
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     """What :meth:`AsgiAuth.admit` takes."""
 
     scope: Any
@@ -233,19 +228,19 @@ class _Gate(Generic[UserT]):
         self._max_body = max_body
         self._renderer = ProblemRenderer(auth.authenticator.realm)
         self._secret = secrets.token_bytes(32)
-        self._patterns = [
-            (_pattern(uri), policy) for uri, policy in (tables["resources"] or {}).items()
-        ]
+        resources = tables["resources"] or {}
+        self._patterns = [(_pattern(uri), policy) for uri, policy in resources.items()]
         policies = [policy for table in tables.values() for policy in (table or {}).values()]
-        self._scopes = sorted(frozenset[str]().union(*(each.permissions for each in policies)))
-        url = urlsplit(resource)
+        scopes = sorted(frozenset[str]().union(*(each.permissions for each in policies)))
+        self._scope = {"scope": " ".join(scopes)} if scopes else {}
         # RFC 9728, section 3.1.
-        self._metadata_path = f"/.well-known/oauth-protected-resource{url.path.rstrip('/')}"
-        self._metadata_url = f"{url.scheme}://{url.netloc}{self._metadata_path}"
+        path = urlsplit(resource).path.rstrip("/")
+        self._metadata_path = f"/.well-known/oauth-protected-resource{path}"
+        self._metadata_url = urljoin(resource, self._metadata_path)
         metadata = {
             "resource": resource,
             "authorization_servers": authorization_servers,
-            "scopes_supported": self._scopes,
+            "scopes_supported": scopes,
             "bearer_methods_supported": ["header"],
         }
         # RFC 9728, section 3.2: what has no values is left out.
@@ -373,7 +368,7 @@ class _Gate(Generic[UserT]):
         if len(body) > self._max_body:
             raise ContentTooLarge(self._max_body)
         message = _parsed(body)
-        if message is None or not isinstance(message.get("method"), str | None):
+        if not message or not isinstance(message.get("method"), str | None):
             raise RequestMalformed("Send one JSON-RPC message in the body.")
         return message
 
@@ -396,7 +391,7 @@ class _Gate(Generic[UserT]):
             rows = self._rows(kind, params.get(name), params.get("arguments"))
             self._authorize(principal, rows)
         else:
-            self._authorize(principal, [(_REQUIRE, _Arguments())])
+            self._authorize(principal, [(_REQUIRE, {})])
 
     def _authorize(self, principal: Principal[UserT], rows: Sequence[_Row]) -> None:
         for policy, arguments in rows:
@@ -408,7 +403,8 @@ class _Gate(Generic[UserT]):
         Raises:
             NotFound: No policy does, so that no caller can use it.
         """
-        arguments = _Arguments(_object(given))
+        # What is missing names no resource.
+        arguments = defaultdict(str, _object(given))
         table = self.tables["resources" if kind == "resourceTemplates" else kind]
         if table is None:
             return [(_REQUIRE, arguments)]
@@ -420,7 +416,7 @@ class _Gate(Generic[UserT]):
         elif not (_AMBIGUOUS_URI.search(name) or _DOT_SEGMENT.search(plain := unquote(name))):
             rows = [
                 # Of a resource the URI alone says what it is about, whatever else the client sends.
-                (policy, _Arguments(found.groupdict()))
+                (policy, defaultdict(str, found.groupdict()))
                 for pattern, policy in self._patterns
                 if (found := pattern.fullmatch(plain) or pattern.fullmatch(name)) is not None
             ]
@@ -431,7 +427,7 @@ class _Gate(Generic[UserT]):
     def _narrowed(self, payload: bytes, principal: Principal[UserT]) -> bytes:
         """A listing of the server without what the caller may not use; nothing if it cannot be read."""
         message = _parsed(payload)
-        if message is None:
+        if not message:
             return b""
         result = _object(message.get("result"))
         narrowed = {
@@ -440,7 +436,7 @@ class _Gate(Generic[UserT]):
                 for each in _list(result[kind])
                 if self._may_use(principal, kind, _object(each).get(key))
             ]
-            for kind, key in _LISTED.items()
+            for kind, key in _LISTS.values()
             if kind in result
         }
         # Otherwise a cache may show it to another credential.
@@ -470,44 +466,31 @@ class _Gate(Generic[UserT]):
         session at a status of 403.
         """
         answer = self._renderer.answer(problem)
-        refuses_call = isinstance(problem, Forbidden | InteractiveRequired | NotFound)
         challenge = problem.challenge()
+        refuses_call = problem.status in {403, 404} and not isinstance(problem, PermissionDenied)
         if refuses_call and message_id is not None:
-            error = {
-                "code": _INVALID_PARAMS if isinstance(problem, NotFound) else _REFUSED,
-                "message": problem.detail,
-                "data": json.loads(answer.body),
-            }
+            code = _INVALID_PARAMS if isinstance(problem, NotFound) else _REFUSED
+            error = {"code": code, "message": problem.detail, "data": json.loads(answer.body)}
             body = to_json({"jsonrpc": "2.0", "id": message_id, "error": error})
             answer = Answer(200, answer.with_headers([("content-type", JSON_TYPE)]).headers, body)
         elif challenge is not None:
-            scope = (
-                {"scope": " ".join(self._scopes)} if self._scopes and problem.status == 401 else {}
-            )
+            scope = self._scope if problem.status == 401 else {}
             parameters = {**scope, **challenge, "resource_metadata": self._metadata_url}
             value = bearer_challenge(self._renderer.realm, parameters)
             answer = answer.with_headers([("www-authenticate", value)])
         return answer
 
 
-class _Arguments(dict[str, Any]):
-    """The arguments of a tool or a prompt, or the parameters of a URI. One that is missing names no resource."""
-
-    def __missing__(self, name: str) -> str:
-        return ""
+_Row: TypeAlias = tuple[Policy, Mapping[str, object]]
+"""A policy, and what fills its `resource`: the arguments of a tool or a prompt, or the parameters of a URI."""
 
 
-_Row: TypeAlias = tuple[Policy, _Arguments]
-"""A policy, and what fills its `resource`."""
-
-
-def _parsed(text: bytes) -> dict[str, Any] | None:
-    """A message; None if it is none."""
+def _parsed(text: bytes) -> dict[str, Any]:
+    """A message; empty if it is none."""
     try:
-        message: object = json.loads(text.decode())
+        return _object(json.loads(text.decode()))
     except (ValueError, RecursionError):
-        return None
-    return cast("dict[str, Any]", message) if isinstance(message, dict) else None
+        return {}
 
 
 def _object(value: object) -> dict[str, Any]:
