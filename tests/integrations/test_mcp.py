@@ -536,6 +536,17 @@ async def test_an_id_that_the_gate_did_not_sign_is_refused(
     assert server.received == []
 
 
+@pytest.mark.parametrize("name", [b"last-event-id", b"Last-Event-ID"])
+async def test_no_stream_is_resumed_by_the_id_of_an_event(
+    name: bytes, world: World, server: Server, app: Any
+) -> None:
+    session_id = await begin(app, server, world.bearer("key"))
+    headers = [*world.bearer("key"), (b"mcp-session-id", session_id), (name, b"3")]
+    assert (await send(app, "GET", b"/mcp", headers)).status == 200
+    ((scope, _),) = server.received
+    assert all(sent.lower() != b"last-event-id" for sent, _ in scope["headers"])
+
+
 # Open streams.
 
 

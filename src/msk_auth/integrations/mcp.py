@@ -75,7 +75,9 @@ Table: TypeAlias = Mapping[str, Policy]
 
 _SESSION_ID: Final = b"mcp-session-id"
 # The server gets another body than the client has sent, and nothing compresses a listing that the gate has to read.
-_NOT_PASSED_ON: Final = (b"content-length", b"transfer-encoding", b"accept-encoding")
+_CONTENT: Final = (b"content-length", b"transfer-encoding", b"accept-encoding")
+# A server that keeps events does not know which credential they are for, and would replay those of another one.
+_NOT_PASSED_ON: Final = (*_CONTENT, b"last-event-id")
 _REPLACED: Final = (b"content-length", b"cache-control")
 
 _LISTS: Final = {
