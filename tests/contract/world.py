@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import string
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,7 +25,6 @@ from msk_auth import (
     TokenProfile,
     local_principal,
 )
-from msk_auth.core.keys import checksum
 from msk_auth.errors import NotFound
 from msk_auth.events import Event
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
@@ -35,6 +36,15 @@ MAX_AGE = timedelta(minutes=15)
 
 SIGNING_KEY = SigningKey("test", "HS256", b"a secret of at least thirty-two bytes")
 FOREIGN_KEY = SigningKey("test", "HS256", b"another secret of thirty-two bytes and more")
+
+
+def checksum(text: str) -> str:
+    """The last six characters of a key that begins with this text: its CRC-32 in base62."""
+    number, digits = zlib.crc32(text.encode()), ""
+    for _ in range(6):
+        number, digit = divmod(number, 62)
+        digits = (string.digits + string.ascii_uppercase + string.ascii_lowercase)[digit] + digits
+    return digits
 
 
 class Surprise(Exception):

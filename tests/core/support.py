@@ -28,11 +28,11 @@ from msk_auth import (
     SigningKey,
     TokenProfile,
 )
-from msk_auth.core.tokens import ParsedToken, VerifiedToken
+from msk_auth.core.tokens import ParsedToken
 from msk_auth.events import Event
 from msk_auth.keys import CreatedKey
 from msk_auth.stores.memory import MemoryKeyStore
-from msk_auth.tokens import AlgorithmName
+from msk_auth.tokens import AlgorithmName, VerifiedToken
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -297,6 +297,11 @@ def sign(
     segments = [part if isinstance(part, str) else json.dumps(part) for part in (header, claims)]
     message = ".".join(b64(text.encode("utf-8", "surrogatepass")) for text in segments)
     return f"{message}.{b64((key or signing_key()).sign(message.encode()))}"
+
+
+def parsed(text: str) -> ParsedToken:
+    """A token as issuers get it."""
+    return ParsedToken(text)
 
 
 def token(**changes: object) -> str:

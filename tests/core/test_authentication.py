@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import refused_with
+from tests.contract.world import checksum
 from tests.core.support import (
     MICROSECOND,
     NOW,
@@ -33,7 +34,6 @@ from msk_auth import (
     Principal,
     Session,
 )
-from msk_auth.core.keys import checksum
 from msk_auth.errors import (
     ConfigurationError,
     CredentialRefused,

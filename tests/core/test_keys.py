@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case
+from tests.contract.world import checksum
 
 from msk_auth import KeyFormat
-from msk_auth.core.keys import ALPHABET, checksum
 from msk_auth.errors import ConfigurationError, CredentialRefused
 from msk_auth.keys import KeyValue
 
@@ -32,6 +32,7 @@ KEY = VECTORS[0]
 SECRET = KEY[17:]
 PATTERN = re.compile(r"\bmsk_[0-9A-Za-z]{12}_[0-9A-Za-z]{32}[0-4][0-9A-Za-z]{5}\b")
 
+ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 FORMAT = KeyFormat()
 keys = st.builds(lambda _: KeyFormat().generate().reveal(), st.integers())
 prefixes = st.from_regex(r"(?!eyj)[a-z][a-z0-9]{1,15}", fullmatch=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tests.cases import refused_with
+from tests.contract.world import checksum
 from tests.core.support import NOW, SECOND, World
 
 from msk_auth import ApiKey, KeyFormat, KeyHasher
-from msk_auth.core.keys import checksum
 from msk_auth.errors import StoreUnavailable
 from msk_auth.events import (
     KeyEvent,

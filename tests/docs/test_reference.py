@@ -16,7 +16,6 @@ from markdown.extensions.toc import slugify
 from msk_auth.cli import build_parser
 from msk_auth.core.errors import PROBLEM_BASE
 from msk_auth.http._async.routes import key_routes
-from task_service import errors as service_errors
 from task_service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -196,13 +195,3 @@ def test_the_type_of_every_problem_is_an_address_of_the_site() -> None:
     assert len(codes) == len(set(codes)) > 30
     assert all(re.fullmatch(r"[a-z_]+", code) for code in codes)
     assert [code for code in codes if slugify(code, "-") != code] == []
-
-
-def test_every_code_of_the_task_service_is_documented() -> None:
-    page = (REFERENCE / "errors.md").read_text("utf-8")
-    codes = {
-        each.code
-        for each in vars(service_errors).values()
-        if isinstance(each, type) and each.__module__ == service_errors.__name__
-    }
-    assert {code for code in codes if f"\n### {code}\n" not in page} == set()

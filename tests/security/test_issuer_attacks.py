@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import get_default_algorithms
 from tests.cases import case, refused_with
-from tests.core.support import NOW, b64
+from tests.core.support import NOW, b64, parsed
 from tests.tokens.shapes import EC_KEY, RSA_KEY, SHAPES, Shape, T, jwks, sign
 
 from msk_auth import ExternalIdentity
-from msk_auth.core.tokens import ParsedToken
 from msk_auth.errors import CredentialRefused
 from msk_auth.tokens.issuers import ExternalIssuer
 
@@ -29,7 +28,7 @@ ATTACKER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def accepts(text: str, issuer: ExternalIssuer) -> bool:
-    return issuer.authenticate(ParsedToken(text), NOW) is not None
+    return issuer.authenticate(parsed(text), NOW) is not None
 
 
 def verify_or_refuse(text: str, issuer: ExternalIssuer) -> None:
@@ -277,7 +276,7 @@ def test_any_json_in_a_claim_is_refused_or_taken_literally(
     claim = data.draw(st.sampled_from(list(shape.claims)))
     text = sign(shape.header, {**shape.claims, claim: value})
     try:
-        verified = shape.issuer.authenticate(ParsedToken(text), NOW)
+        verified = shape.issuer.authenticate(parsed(text), NOW)
     except CredentialRefused:
         return
     if verified is None:

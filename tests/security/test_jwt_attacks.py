@@ -26,6 +26,7 @@ from tests.core.support import (
     NOW,
     World,
     b64,
+    parsed,
     profile,
     sign,
     signing_key,
@@ -36,7 +37,6 @@ from tests.core.support import (
 from tests.tokens.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
 
 from msk_auth import Owner, SigningKey, TokenProfile, require_interactive
-from msk_auth.core.tokens import ParsedToken
 from msk_auth.errors import CredentialRefused, InteractiveRequired
 from msk_auth.tokens import AlgorithmName
 from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
@@ -558,11 +558,11 @@ def test_at_most_32_values_of_a_segment_are_within_each_other(opening: str, dept
     assert depth != 500 or opening != "[" or 1600 < len(sign(valid_header(), claims)) < 1800
     if depth == 32:
         assert accepts(sign(valid_header(), claims))
-        assert ParsedToken(sign(header, claims)).header["alg"] == "HS256"
+        assert parsed(sign(header, claims)).header["alg"] == "HS256"
     else:
         assert_refused(sign(valid_header(), claims))
         with refused_with("token_invalid"):
-            ParsedToken(sign(header, claims))
+            parsed(sign(header, claims))
 
 
 def test_brackets_side_by_side_and_in_text_do_not_count_as_depth() -> None:

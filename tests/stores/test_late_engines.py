@@ -13,23 +13,26 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine, StaticPool, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
-from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
+from tests.stores.support import (
+    HOUR,
+    METADATA,
+    NOW,
+    OWNER,
+    add,
+    async_engine_on,
+    engine_on,
+    in_parallel,
+    make_record,
+    revocation_of,
+    rotate,
+    sqlite_url,
+)
 
 from msk_auth import Authenticator, Owner
 from msk_auth.errors import ConfigurationError, StoreUnavailable
 from msk_auth.stores import ExpiryQuery, KeyQuery, RecordedLease
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _shared
 from msk_auth.testing import ChangeRecorder
-from msk_auth.testing._store_contract import (
-    HOUR,
-    NOW,
-    OWNER,
-    add,
-    in_parallel,
-    make_record,
-    revocation_of,
-    rotate,
-)
 
 
 @contextmanager

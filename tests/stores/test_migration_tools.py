@@ -16,11 +16,11 @@ import pytest
 from sqlalchemy import URL, MetaData, create_engine, inspect
 from tests.databases import mysql_database, postgres_database
 from tests.prefork import Prefork
+from tests.stores.support import NOW, OWNER, make_record
 
 from msk_auth.stores import KeyQuery
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
 from msk_auth.stores.sqlalchemy.migrations import VERSION_TABLE, upgrade
-from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 pytestmark = pytest.mark.slow
 

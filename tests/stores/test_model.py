@@ -13,7 +13,15 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import URL, Engine
 from tests.stores.model import Model
-from tests.stores.support import METADATA, async_engine_on, engine_on, sqlite_url
+from tests.stores.support import (
+    METADATA,
+    NOW,
+    SECOND,
+    async_engine_on,
+    engine_on,
+    make_record,
+    sqlite_url,
+)
 
 from msk_auth import KeyStatus
 from msk_auth.errors import MskAuthError
@@ -26,7 +34,6 @@ from msk_auth.stores import (
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.testing import BackgroundLoop
-from msk_auth.testing._store_contract import NOW, SECOND, make_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from tests.stores.support import async_engine_on, empty_tables, sqlite_url
+from tests.stores.support import NOW, OWNER, async_engine_on, empty_tables, make_record, sqlite_url
 
 from msk_auth import ApiKey
 from msk_auth.events import KeyEvent
@@ -35,7 +35,6 @@ from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.stores.sqlalchemy._operations import ChangeLostError
 from msk_auth.testing import BackgroundLoop
-from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 AUDIT = Table(
     "audit_of_keys",

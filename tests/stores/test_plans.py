@@ -9,20 +9,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, event, text
-from tests.stores.support import engine_on, sqlite_url
+from tests.stores.support import HOUR, NOW, OWNER, engine_on, make_record, rotate, sqlite_url
 
 from msk_auth import AdminKeys, Authenticator, KeyStatus, Owner, Principal, local_principal
 from msk_auth.core.administration import MAX_READS
 from msk_auth.keys import KeyFilter
 from msk_auth.stores import ExpiryQuery, KeyQuery, KeyStore
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
-from msk_auth.testing._store_contract import (
-    HOUR,
-    NOW,
-    OWNER,
-    make_record,
-    rotate,
-)
 
 # One owner has half of the keys, in every state; the others have ten each.
 FILL = """

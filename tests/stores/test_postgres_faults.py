@@ -18,7 +18,7 @@ from examples.task_service.tests.faults.own_postgres import OwnPostgres, own_pos
 from examples.task_service.tests.faults.proxy import Wire, wire
 from sqlalchemy import URL, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
-from tests.stores.support import METADATA, empty_tables
+from tests.stores.support import METADATA, NOW, OWNER, empty_tables, make_record
 
 from msk_auth.batching import BatchedReader
 from msk_auth.stores.sqlalchemy import (
@@ -27,7 +27,6 @@ from msk_auth.stores.sqlalchemy import (
     prepare_postgresql,
 )
 from msk_auth.stores.sqlalchemy._servers import StandbyError
-from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

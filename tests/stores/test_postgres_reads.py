@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tests.forked import in_child
-from tests.stores.support import empty_tables, engine_on
+from tests.stores.support import HOUR, NOW, OWNER, empty_tables, engine_on, make_record
 
 from msk_auth import ApiKey
 from msk_auth.batching import BatchedReader
@@ -40,7 +40,6 @@ from msk_auth.stores.sqlalchemy import (
     api_key_table,
     prepare_postgresql,
 )
-from msk_auth.testing._store_contract import HOUR, NOW, OWNER, make_record
 
 pytestmark = pytest.mark.anyio
 

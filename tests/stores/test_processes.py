@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import URL, Engine, select, text
-from tests.stores.support import engine_on, sqlite_url
+from tests.stores.support import HOUR, NOW, add, count_active, engine_on, sqlite_url
 from tests.stores.workers import ANNOUNCED, work
 
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
-from msk_auth.testing._store_contract import HOUR, NOW, add, count_active
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])

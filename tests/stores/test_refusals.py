@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from tests.cases import refused_with
+from tests.contract.world import checksum
 from tests.core.support import functions_called
-from tests.stores.support import async_engine_on, engine_on, sqlite_url
+from tests.stores.support import NOW, async_engine_on, engine_on, make_record, sqlite_url
 
 from msk_auth import Authenticator, Owner, local_principal
-from msk_auth.core.keys import checksum
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _sqlite, _table
-from msk_auth.testing._store_contract import NOW, make_record
 
 ADA = Owner("ada", frozenset({"tasks:read"}), "ada")
 

@@ -40,7 +40,21 @@ from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.cases import case
-from tests.stores.support import OnEngine, async_engine_on, engine_on, sqlite_url
+from tests.stores.support import (
+    DAY,
+    NOW,
+    OWNER,
+    WRITES,
+    OnEngine,
+    add,
+    async_engine_on,
+    engine_on,
+    ids,
+    make_record,
+    revocation_of,
+    sqlite_url,
+    write,
+)
 
 from msk_auth import ApiKey, KeyStatus
 from msk_auth.errors import ConfigurationError, KeyLimitReached
@@ -56,17 +70,6 @@ from msk_auth.stores.sqlalchemy import (
 )
 from msk_auth.stores.sqlalchemy._operations import KeyOperations
 from msk_auth.stores.sqlalchemy._servers import StandbyError
-from msk_auth.testing._store_contract import (
-    DAY,
-    NOW,
-    OWNER,
-    WRITES,
-    add,
-    ids,
-    make_record,
-    revocation_of,
-    write,
-)
 
 pytestmark = pytest.mark.slow
 

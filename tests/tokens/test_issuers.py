@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case, refused_with
-from tests.core.support import NOW, World, token
+from tests.core.support import NOW, World, parsed, token
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
 
 from msk_auth import ExternalIdentity, Owner
-from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.errors import ConfigurationError, CredentialRefused
+from msk_auth.tokens import VerifiedToken
 from msk_auth.tokens.issuers import ExternalIssuer, Provider, TokenRules
 from msk_auth.tokens.keysets import PinnedKeySet, RemoteKeySet
 
@@ -40,7 +40,7 @@ async def interactive_later(_claims: object) -> bool:
 
 
 def verify(issuer: ExternalIssuer, token: str, at: Any = NOW) -> VerifiedToken | None:
-    verified: VerifiedToken | None = issuer.authenticate(ParsedToken(token), at)
+    verified: VerifiedToken | None = issuer.authenticate(parsed(token), at)
     return verified
 
 
@@ -77,7 +77,7 @@ def test_no_other_row_accepts_it(name: str) -> None:
         with case(other):
             try:
                 assert verify(SHAPES[other].issuer, SHAPES[name].token()) is None
-                assert SHAPES[other].issuer.pending(ParsedToken(SHAPES[name].token())) is None
+                assert SHAPES[other].issuer.pending(parsed(SHAPES[name].token())) is None
             except CredentialRefused:
                 # Of the same issuer, and of another kind or audience.
                 assert SHAPES[name].claims["iss"] in SHAPES[other].issuer.names
@@ -798,7 +798,7 @@ def test_a_key_id_has_1_to_256_characters(length: int, expected: bool) -> None:
     kid = "k" * length
     shape = SHAPES["OIDC, access"]
     issuer = shape.made(keys=AnyKeySet())
-    asked = ParsedToken(shape.token(header={"kid": kid}))
+    asked = parsed(shape.token(header={"kid": kid}))
     if expected:
         assert issuer.pending(asked) is None
         with pytest.raises(LookupError, match=f"^'{kid}'$"):

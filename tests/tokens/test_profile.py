@@ -20,6 +20,7 @@ from tests.core.support import (
     NOW,
     SECOND,
     b64,
+    parsed,
     profile,
     sign,
     signing_key,
@@ -30,9 +31,8 @@ from tests.core.support import (
 from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
 from msk_auth import CredentialKind, Owner, Principal, SigningKey, TokenProfile
-from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.errors import ConfigurationError, InteractiveRequired, LoginTooOld
-from msk_auth.tokens import AlgorithmName
+from msk_auth.tokens import AlgorithmName, VerifiedToken
 
 HOUR = timedelta(hours=1)
 T = int(NOW.timestamp())
@@ -61,7 +61,7 @@ def test_an_issued_token_is_accepted_with_all_its_claims(algorithm: AlgorithmNam
     assert verified.expires_at == NOW + HOUR
     assert verified.authenticated_at == logged_in
     assert verified.interactive is True
-    claims = ParsedToken(issued).claims
+    claims = parsed(issued).claims
     assert (claims["iss"], claims["aud"], claims["iat"]) == (ISSUER, AUDIENCE, T)
 
 
@@ -73,7 +73,7 @@ def test_a_token_without_a_session_and_with_a_login_just_now() -> None:
 
 def test_every_issued_token_has_an_id_of_its_own_of_128_bits() -> None:
     tokens = [profile().issue(subject="a", now=NOW, lifetime=HOUR) for _ in range(100)]
-    ids = {str(ParsedToken(token).claims["jti"]) for token in tokens}
+    ids = {str(parsed(token).claims["jti"]) for token in tokens}
     assert (len(ids), {len(each) for each in ids}) == (100, {22})
 
 
@@ -83,7 +83,7 @@ def test_moments_are_cut_to_whole_seconds_so_that_nothing_lies_in_the_future() -
     verified = profile().verify(issued, now)
     assert verified.authenticated_at == NOW
     assert verified.expires_at == NOW + HOUR
-    assert ParsedToken(issued).claims["iat"] == T
+    assert parsed(issued).claims["iat"] == T
 
 
 def test_the_newest_key_signs_older_ones_verify_and_retired_ones_refuse() -> None:
@@ -270,13 +270,13 @@ def test_a_token_of_another_issuer_is_left_to_that_one() -> None:
     assert (*ours.names, *theirs.names) == (ISSUER, "https://login.example")
     their_token = theirs.issue(subject="ann", now=NOW, lifetime=HOUR)
     for unknown in (their_token, token(iss="other"), token(iss=None), token(iss=[ISSUER])):
-        assert ours.authenticate(ParsedToken(unknown), NOW) is None
-    verified = ours.authenticate(ParsedToken(token()), NOW)
+        assert ours.authenticate(parsed(unknown), NOW) is None
+    verified = ours.authenticate(parsed(token()), NOW)
     assert verified == VerifiedToken("ann", NOW + HOUR, NOW, "s1", True, True)
     # Signed by one issuer in the name of the other.
     forged = sign(valid_header(signing_key("ES256")), valid_claims(), signing_key("ES256"))
     with refused_with("token_invalid"):
-        ours.authenticate(ParsedToken(forged), NOW)
+        ours.authenticate(parsed(forged), NOW)
     with refused_with("token_invalid"):
         ours.verify(their_token, NOW)
 
@@ -488,7 +488,7 @@ def test_a_cached_header_does_not_make_a_token_valid() -> None:
 
 
 def test_a_header_that_was_read_before_cannot_be_changed() -> None:
-    first, second = ParsedToken(token()), ParsedToken(token())
+    first, second = parsed(token()), parsed(token())
     assert first.header == second.header == valid_header()
     with pytest.raises(TypeError, match="does not support item assignment"):
         first.header["alg"] = "none"  # type: ignore[index]
