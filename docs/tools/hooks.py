@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 _MARKER: Final = re.compile(r"<!-- generated: ([a-z-]+) -->")
+# A picture of a page of the service, wide and light; the others are beside it.
+_PICTURE: Final = re.compile(
+    r"^!\[(.+)\]\((assets/pages/[a-z-]+)-wide-light\.webp\)$", re.MULTILINE
+)
 
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "first-route": cache(first_route.render),
@@ -64,12 +68,24 @@ def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Fill in what is generated, and put diagrams into the page itself."""
-    filled = fill_in(markdown)
+    """Fill in what is generated, show each picture in both sizes and schemes, and put diagrams into the page itself."""
+    filled = _PICTURE.sub(_in_both_sizes_and_schemes, fill_in(markdown))
     _pages[page.file.src_uri] = llms.Source(
         title=str(page.title), url=page.url, markdown=filled, meta=dict(page.meta)
     )
     return diagrams.inline(filled)
+
+
+def _in_both_sizes_and_schemes(match: re.Match[str]) -> str:
+    return "\n".join(
+        f"![{match[1]}, {screen}, by {scheme}]({match[2]}-{size}-{scheme}.webp#only-{scheme})"
+        f'{{ .{size} width="{width}" height="700" loading="lazy" }}'
+        for size, screen, width in (
+            ("wide", "on a wide screen", 1120),
+            ("phone", "on a phone", 390),
+        )
+        for scheme in ("light", "dark")
+    )
 
 
 def on_post_page(output: str, **_: Any) -> str:
