@@ -74,9 +74,6 @@ def facts() -> str:
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "benchmark-aims": benchmarks_page.render_aims,
     **{
-        f"benchmark-{name}": partial(benchmarks_page.render, name) for name in benchmarks_page.SHOWN
-    },
-    **{
         f"existing-{name.replace('_', '-')}": partial(existing.render, name)
         for name in existing.names()
     },
