@@ -45,6 +45,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "how-to/beside-sessions/": [
         *("session", "cookies", "jwt", "csrf", "refresh token", "logout", "log out"),
         *("revoke token", "all devices", "multiple backends", "change password"),
+        *("current_user", "custom user model", "set user", "user loader"),
     ],
     "how-to/database/": ["migration", "alembic", "sqlalchemy", "postgresql", "sqlite", "mysql"],
     "how-to/fastapi/": ["swagger", "authorize button", "authorization header"],
@@ -66,6 +67,7 @@ WORDS: Final[Mapping[str, list[str]]] = {
     "how-to/manage-keys/": [
         *("admin", "administrator", "staff", "rename a key", "tag", "partner", "customer"),
         *("onboarding", "last used", "usage", "statistics"),
+        *("leaver", "deleted user", "offboarding"),
     ],
     "how-to/open-connections/": [
         *("websockets", "server-sent events", "streaming"),
@@ -90,10 +92,6 @@ WORDS: Final[Mapping[str, list[str]]] = {
     ],
     "how-to/test-an-application/": [
         *("pytest", "tests", "testing", "test client", "fixture", "mock", "override dependency"),
-    ],
-    "how-to/your-user-model/": [
-        *("current_user", "custom user model", "set user", "user loader"),
-        *("leaver", "deleted user", "offboarding"),
     ],
     "reference/api/": ["semver", "semantic versioning", "deprecated", "stable api"],
     "reference/errors/": [

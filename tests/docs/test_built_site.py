@@ -54,7 +54,7 @@ QUESTIONS = {
     "blocklist": "how-to/move-here/",
     "cache": "explanation/lease/",
     "cookie": "how-to/beside-sessions/",
-    "current_user": "how-to/your-user-model/",
+    "current_user": "how-to/beside-sessions/",
     "503": "reference/errors/",
     "CI pipeline": "how-to/service-accounts/",
     "expiring": "how-to/rotate/",
@@ -67,7 +67,7 @@ QUESTIONS = {
     "jwks": "how-to/identity-provider/",
     "key_routes": "reference/key-routes/",
     "last used": "how-to/manage-keys/",
-    "leaver": "how-to/your-user-model/",
+    "leaver": "how-to/manage-keys/",
     "logging": "how-to/audit-log/",
     "organisation": "how-to/service-accounts/",
     "password reset": "how-to/move-here/",
@@ -104,10 +104,10 @@ THREADS = {
     "performance hit": "explanation/performance/",
     "revoke jwt token": "how-to/beside-sessions/",
     "revoke token on all devices": "how-to/beside-sessions/",
-    "set user if authorised": "how-to/your-user-model/",
+    "set user if authorised": "how-to/beside-sessions/",
     "support for JWKs": "how-to/identity-provider/",
     "throttling": "how-to/restrict-keys/",
-    "user loader": "how-to/your-user-model/",
+    "user loader": "how-to/beside-sessions/",
 }
 
 # The theme puts the button that copies a block into a landmark of its own, without a name.
