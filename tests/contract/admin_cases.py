@@ -137,6 +137,15 @@ def _input_cases() -> Iterator[Case]:
         body=" " * 65_537,
     )
     yield Case(
+        "revoke any with such a body and a key",
+        REVOKE_MANY,
+        403,
+        "interactive_required",
+        INTERACTIVE,
+        (*bearer("key_admin"), *JSON),
+        " " * 65_537,
+    )
+    yield Case(
         "revoke any with a form",
         REVOKE_MANY,
         422,

@@ -141,11 +141,15 @@ def test_without_an_enabled_owner_the_token_is_refused(make_world: MakeWorld, ow
         world.enter(external_token())
 
 
-def test_a_look_up_that_fails_makes_the_store_unavailable(make_world: MakeWorld) -> None:
+def test_a_look_up_that_fails_makes_the_store_unavailable(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     world, table, _ = external_world(make_world)
-    table[PROVIDER, "00u1"] = OSError("no database")
-    with pytest.raises(StoreUnavailable):
-        world.enter(external_token())
+    for error in (OSError("no database"), KeyError("a mistake")):
+        table[PROVIDER, "00u1"] = error
+        with pytest.raises(StoreUnavailable):
+            world.enter(external_token())
+    assert "the application's find_external_owner raised: KeyError" in caplog.text
 
 
 def test_an_owner_that_the_look_up_has_just_made_is_accepted(make_world: MakeWorld) -> None:

@@ -419,6 +419,16 @@ def test_without_a_bearer_credential_the_rest_of_the_request_is_asked(
         ask(world, [], none.find)
 
 
+def test_a_login_elsewhere_in_a_request_of_another_site_does_not_count(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    for login, code in ((Login("ann"), "cross_origin_refused"), (None, "credentials_missing")):
+        asked = RequestLogins([Logins(request=login).find], "request", is_foreign=True)
+        with refused_with(code):
+            world.call("authenticate", [], asked)
+
+
 def test_a_login_elsewhere_in_the_request_ends_with_its_session(make_world: MakeWorld) -> None:
     world = make_world()
     known = Logins(request=Login("ann", session_id="s1"))

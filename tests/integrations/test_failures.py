@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from typing import Any
 
 import anyio
 import pytest
-from tests.cases import case, refused_with
+from tests.cases import case
 from tests.contract.adapter import Reply, World, make_world
 from tests.integrations.adapters import ADAPTERS, GUARDED, send
-
-from msk_auth import Policy, Principal
-from msk_auth.errors import ConfigurationError
-from msk_auth.http._async import admission
-from msk_auth.http.admission import known_principal
 
 pytestmark = pytest.mark.anyio
 
@@ -89,16 +83,6 @@ async def test_parallel_requests_do_not_mix_up_their_principals(adapter: str) ->
             tasks.start_soon(ask, credential, owner)
 
 
-async def test_a_revoked_key_is_refused_from_the_moment_the_answer_is_there(adapter: str) -> None:
-    world = make_world()
-    app = ADAPTERS[adapter](world.authenticator)
-    assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
-    revoke = world.fill("/api/keys/<key_id>/revoke")
-    assert (await send(app, "POST", revoke, world.bearer("jwt"))).json["status"] == "revoked"
-    reply = await send(app, "GET", b"/me", world.bearer("key"))
-    assert (reply.status, reply.json["code"]) == (401, "key_revoked")
-
-
 async def test_no_secret_is_in_logs_tracebacks_or_reprs(
     adapter: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,34 +107,6 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
     # Shown once: no later answer has it.
     for target in (b"/api/keys", location.encode()):
         assert key[17:].encode() not in (await send(app, "GET", target, headers)).body
-
-
-async def admit(memory: dict[str, Any], world: World, credential: str) -> Principal[Any]:
-    authorization = tuple(value for _, value in world.bearer(credential))
-    return await admission.admit(
-        memory, world.authenticator, authorization, Policy(), address=None, path={}
-    )
-
-
-async def test_a_problem_keeps_no_frame_that_holds_the_credential() -> None:
-    world = make_world()
-    memory: dict[str, Any] = {}
-    for _ in range(2):
-        with refused_with("key_revoked") as refused:
-            await admit(memory, world, "key_revoked")
-        frames = {frame.name for frame in traceback.extract_tb(refused.tb)}
-        assert "authenticate" not in frames
-
-
-async def test_changed_headers_are_verified_anew() -> None:
-    """A middleware that changes the headers must not act as the principal of the old ones."""
-    world = make_world()
-    memory: dict[str, Any] = {}
-    assert (await admit(memory, world, "key")).owner.id == "alice"
-    assert (await admit(memory, world, "key_bob")).owner.id == "bob"
-    assert known_principal(memory, world.authenticator).owner.id == "bob"
-    with pytest.raises(ConfigurationError, match="without a guard"):
-        known_principal(memory, make_world().authenticator)
 
 
 async def test_a_refusal_logs_no_traceback(adapter: str, caplog: pytest.LogCaptureFixture) -> None:

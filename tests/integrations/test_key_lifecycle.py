@@ -160,6 +160,23 @@ async def test_a_list_has_pages_and_filters(client: Client) -> None:
         assert [item["name"] for item in page["items"]] == names
 
 
+@pytest.mark.parametrize("delegates", [True, False])
+@pytest.mark.parametrize("name", ADAPTERS)
+async def test_only_an_application_with_service_accounts_reads_their_parameter(
+    name: str, delegates: bool
+) -> None:
+    world = make_world()
+    for auth in (world.authenticator, world.blocking):
+        auth.rules = auth.rules._replace(delegates=delegates)
+    used: Any = world.blocking if name == "flask" else world.authenticator
+    client = Client(world, ADAPTERS[name](used))
+    created = await client("POST", "/api/keys?on_behalf_of=org%3Aacme", b'{"name": "a"}')
+    key = created.json
+    query = "?on_behalf_of=org%3Aacme" if delegates else ""
+    assert created.header("location") == f"/api/keys/{key['id']}{query}"
+    assert key["owner_id"] == ("org:acme" if delegates else "alice")
+
+
 @pytest.mark.parametrize(
     ("scope", "location"),
     [

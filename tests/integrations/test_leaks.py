@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_plus
@@ -244,6 +245,12 @@ async def test_the_applications_throttle_comes_first(site: Site) -> None:
     for reply in (await site.revoke(token(site, "key")), await site.report(b"[]")):
         assert (reply.status, reply.json["code"]) == (429, "too_many_attempts")
         assert reply.header("retry-after") == "7"
+    # What it raises for itself is an error of the application, not an outage of the store.
+    for error in (OSError("down"), KeyError("x")):
+        site.refuse = error
+        with suppress(type(error)):  # Starlette lets its server answer
+            assert (await site.revoke(token(site, "key"))).status == 500
+    site.refuse = TooManyAttempts(7)
     # Not even the body is read.
     assert (await site.revoke(b"x" * 5000)).status == 429
     assert not site.revoked("key")

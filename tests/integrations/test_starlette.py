@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import threading
+import traceback
 import weakref
 from typing import Any
 
@@ -96,6 +97,22 @@ class TestRefusals:
         assert (await send(app, "GET", b"/around", world.bearer("key"))).status == 200
         assert seen == ["credentials_missing", "ok"]
         assert (await send(app, "GET", b"/two", world.bearer("key"))).status == 403
+
+    async def test_a_problem_keeps_no_frame_that_holds_the_credential(
+        self, auth: StarletteAuth[User], world: World
+    ) -> None:
+        kept: list[set[str]] = []
+
+        async def on_refused(request: Request, error: Exception) -> Response:
+            kept.append({frame.name for frame in traceback.extract_tb(error.__traceback__)})
+            return JSONResponse(None, 401)
+
+        routes = [Route("/", auth.require()(ok))]
+        app = Starlette(routes=routes, exception_handlers={Problem: on_refused})
+        auth.install(app)
+        for _ in range(2):
+            assert (await send(app, "GET", b"/", world.bearer("key_revoked"))).status == 401
+        assert ["authenticate" in names for names in kept] == [False, False]
 
     async def test_a_problem_is_freed_without_the_garbage_collector(
         self, auth: StarletteAuth[User], monkeypatch: pytest.MonkeyPatch
