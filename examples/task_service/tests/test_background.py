@@ -11,24 +11,6 @@ from task_service import background
 pytestmark = pytest.mark.anyio
 
 
-async def test_it_runs_until_it_is_ended() -> None:
-    events: list[str] = []
-
-    async def work() -> None:
-        events.append("begun")
-        try:
-            await asyncio.Event().wait()
-        finally:
-            events.append("ended")
-
-    task = background.begin(work(), name="work")
-    await asyncio.sleep(0)
-    assert events == ["begun"]
-    await background.end(task)
-    assert events == ["begun", "ended"]
-    assert task.cancelled()
-
-
 async def test_a_mistake_is_logged_when_it_happens(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         raise ZeroDivisionError

@@ -8,13 +8,12 @@ import re
 import secrets
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -252,12 +251,14 @@ def test_serving_other_machines_without_tls_prints_a_warning_about_browsers(
     assert "https://tasks.example/set-password#" in output
 
 
-def test_a_used_port_is_one_line_of_output(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_a_used_port_is_one_line_of_output_and_systemd_is_not_notified(tmp_path: Path) -> None:
+    with (
+        systemd(tmp_path / "notify") as notifications,
+        socket.create_server(("127.0.0.1", 0)) as taken,
+    ):
         port = str(taken.getsockname()[1])
         done = run(tmp_path / "data", "serve", PORT=port)
+        assert notifications() == []
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith(
         f"Error: Cannot listen on port {port} of 127.0.0.1: Address already in use"
@@ -288,16 +289,6 @@ def test_an_invalid_setting_has_no_traceback(
     assert output in done.stderr
 
 
-def test_systemd_is_not_notified_by_a_service_whose_port_is_taken(tmp_path: Path) -> None:
-    """The unit fails, instead of being started."""
-    with (
-        systemd(tmp_path / "notify") as notifications,
-        socket.create_server(("127.0.0.1", 0)) as taken,
-    ):
-        run(tmp_path / "data", "serve", PORT=str(taken.getsockname()[1]))
-        assert notifications() == []
-
-
 @pytest.mark.parametrize("abstract", [True, False])
 def test_systemd_is_notified_when_a_worker_executes_runs(tmp_path: Path, abstract: bool) -> None:
     path = f"@{secrets.token_hex()}" if abstract else tmp_path / "notify"
@@ -309,14 +300,6 @@ def test_systemd_is_notified_when_a_worker_executes_runs(tmp_path: Path, abstrac
         url = database.set(drivername="postgresql").render_as_string(hide_password=False)
         done = run(tmp_path / "data", "worker", DATABASE_URL=url)
         assert (done.exit_code, notifications()) == (0, [b"READY=1"])
-
-
-def test_a_secret_that_others_can_read_is_not_used(tmp_path: Path) -> None:
-    assert run(tmp_path / "data", "migrate").exit_code == 0
-    (tmp_path / "data" / "secrets.json").chmod(0o644)
-    done = run(tmp_path / "data", "serve", PORT="0")
-    assert done.exit_code == 1
-    assert "chmod 600" in done.stderr
 
 
 def test_users_are_created_with_a_link_or_a_password(tmp_path: Path) -> None:
@@ -376,6 +359,7 @@ def test_users_are_created_with_a_link_or_a_password(tmp_path: Path) -> None:
         (["users", "disable", "nobody"], "", 1, "no user named 'nobody'"),
         (["nonsense"], "", 2, "nonsense"),
         (["worker"], "", 2, "task-service serve"),
+        (["worker", "--concurrency", "0"], "", 2, "--concurrency"),
     ],
 )
 def test_wrong_usage_is_explained(
@@ -396,18 +380,6 @@ def test_the_doctor_finds_nothing_before_the_first_start_and_after(tmp_path: Pat
     assert (after.exit_code, after.stderr) == (0, "")
     assert {line.split()[0] for line in after.stdout.splitlines()} == {"ok"}
     assert "schema: this version's" in after.stdout
-
-
-def test_data_is_copied_to_the_database_of_the_settings(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    assert run(data, "migrate").exit_code == 0
-    (tmp_path / "new").mkdir()
-    to = f"sqlite:///{tmp_path / 'new' / 'target.sqlite3'}"
-    source = f"sqlite:///{data / 'task-service.sqlite3'}"
-    done = run(data, "copy-data", "--from", source, DATABASE_URL=to)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert "Everything is copied" in done.stdout
-    assert "Missing option '--to'" in run(data, "copy-data", "--from", source).stderr
 
 
 def test_the_doctor_prints_problems_and_what_to_do(tmp_path: Path) -> None:
@@ -486,35 +458,10 @@ def test_what_does_not_end_keeps_no_worker_from_ending() -> None:
     assert "ending the process, because tasks do not end: a queue" in done.stderr
 
 
-def test_migrating_twice_is_migrating_once(tmp_path: Path) -> None:
-    for _ in range(2):
-        done = run(tmp_path / "data", "migrate")
-        assert (done.exit_code, done.stdout) == (0, "The database has this version's schema.\n")
-    with closing(sqlite3.connect(tmp_path / "data" / "task-service.sqlite3")) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-def test_migrate_finishes_an_upgrade_and_replaces_secrets(tmp_path: Path) -> None:
-    for words in (["--finish"], ["--new-secrets"], ["--new-deployment"]):
+def test_migrating_again_changes_nothing_and_its_options_are_accepted(tmp_path: Path) -> None:
+    for words in ([], [], ["--finish"], ["--new-secrets"], ["--new-deployment"]):
         done = run(tmp_path / "data", "migrate", *words)
         assert (done.exit_code, done.stdout) == (0, "The database has this version's schema.\n")
-
-
-@pytest.mark.parametrize(
-    "words", [["--concurrency", "0"], ["--grace", "-1"], ["--concurrency", "x"]]
-)
-def test_a_worker_s_numbers_are_checked(tmp_path: Path, words: list[str]) -> None:
-    done = run(tmp_path / "data", "worker", *words, DATABASE_URL="postgresql://u@127.0.0.1:1/d")
-    assert done.exit_code == 2
-    assert words[0] in done.stderr
-
-
-def test_help_names_every_command(tmp_path: Path) -> None:
-    done = run(tmp_path / "data", "--help")
-    assert done.exit_code == 0
-    for command in ("serve", "worker", "migrate", "copy-data", "users", "doctor"):
-        assert command in done.stdout
-    assert run(tmp_path / "data", "--version").exit_code == 0
 
 
 def test_a_worker_whose_metrics_have_no_port_says_what_to_do() -> None:

@@ -223,11 +223,11 @@ def test_the_command_prints_what_was_copied_and_the_next_step(
     template: Path, tmp_path: Path
 ) -> None:
     to = f"sqlite:///{tmp_path / 'copy.sqlite3'}"
-    words = ["copy-data", "--from", _source(template), "--to", to]
-    done = CliRunner().invoke(main, words, env={"TASK_SERVICE_DATA_DIR": str(tmp_path / "data")})
+    words = ["copy-data", "--from", _source(template)]
+    done = CliRunner().invoke(main, words, env={"TASK_SERVICE_DATABASE_URL": to})
     assert done.exit_code == 0, done.output
     assert "         2  users\n" in done.stdout
     assert "copy secrets.json, with the peppers and token keys" in done.stdout
-    again = CliRunner().invoke(main, words, env={"TASK_SERVICE_DATA_DIR": str(tmp_path / "data")})
+    again = CliRunner().invoke(main, [*words, "--to", to])
     assert again.exit_code == 1
     assert again.stderr.startswith("Error: The database to copy to is not empty")

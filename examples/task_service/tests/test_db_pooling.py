@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from msk_auth.errors import ConfigurationError
 from task_service.cli import main
 from task_service.db.engine import Database
 from task_service.db.migrate import SchemaState, migrate, schema_state
-from task_service.db.pooling import REMEDY, shares_sessions
+from task_service.db.pooling import REMEDY
 
 pytestmark = pytest.mark.anyio
 
@@ -30,13 +31,6 @@ def _address(url: URL) -> str:
     return url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-async def test_postgresql_itself_shares_no_session(postgres: URL) -> None:
-    async with AsyncExitStack() as stack:
-        db = Database.open(_address(postgres))
-        stack.push_async_callback(db.close)
-        assert not await shares_sessions(db)
-
-
 async def test_the_service_works_with_a_pooler_of_sessions(postgres: URL) -> None:
     async with AsyncExitStack() as stack:
         db = Database.open(_address(stack.enter_context(pgbouncer(postgres, "session"))))
@@ -45,27 +39,16 @@ async def test_the_service_works_with_a_pooler_of_sessions(postgres: URL) -> Non
         assert await schema_state(db) is SchemaState.CURRENT
 
 
-async def test_the_service_refuses_a_pooler_that_shares_sessions(postgres: URL) -> None:
+async def test_a_pooler_that_shares_sessions_is_refused_and_the_doctor_reports_it(
+    postgres: URL, tmp_path: Path
+) -> None:
     async with AsyncExitStack() as stack:
-        db = Database.open(_address(stack.enter_context(pgbouncer(postgres, "transaction"))))
+        url = _address(stack.enter_context(pgbouncer(postgres, "transaction")))
+        db = Database.open(url)
         stack.push_async_callback(db.close)
         with pytest.raises(ConfigurationError, match="pool_mode=session"):
             await migrate(db)
         assert await schema_state(db) is SchemaState.OLDER
-
-
-@pytest.mark.parametrize(
-    ("pool_mode", "line"),
-    [
-        ("session", "pooling: each connection has a session of its own"),
-        ("transaction", REMEDY),
-    ],
-)
-def test_the_doctor_reports_a_pooler_that_shares_sessions(
-    postgres: URL, pool_mode: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pgbouncer(postgres, pool_mode) as url:
-        monkeypatch.setenv("TASK_SERVICE_DATABASE_URL", _address(url))
-        monkeypatch.setenv("TASK_SERVICE_DATA_DIR", str(tmp_path))
-        output = CliRunner().invoke(main, ["doctor"]).output
-    assert line in output
+        env = {"TASK_SERVICE_DATABASE_URL": url, "TASK_SERVICE_DATA_DIR": str(tmp_path)}
+        doctor = await asyncio.to_thread(CliRunner().invoke, main, ["doctor"], env=env)
+    assert REMEDY in doctor.output

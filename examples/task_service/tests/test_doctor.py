@@ -297,10 +297,3 @@ async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.Mo
     code, found = await examined(data)
     assert code == 1
     assert "do not restart processes that serve" in found["disk"]
-
-
-async def test_a_url_that_is_none(tmp_path: Path) -> None:
-    code, found = await examined(tmp_path / "data", DATABASE_URL="postgres//geheim")
-    assert code == 1
-    assert found["settings"].startswith("problem TASK_SERVICE_DATABASE_URL")
-    assert "geheim" not in found["settings"]

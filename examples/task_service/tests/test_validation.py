@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 import pytest
-from examples.task_service.tests.service_support import Caller, expect, wrong_fields
+from examples.task_service.tests.service_support import Caller, wrong_fields
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core.core_schema import ErrorType
 
@@ -72,14 +72,9 @@ def test_every_error_of_pydantic_has_a_sentence() -> None:
     ("body", "field", "message"),
     [
         ({**TASK, "name": ""}, "name", "This cannot be empty."),
-        ({**TASK, "name": "x" * 101}, "name", "Enter 100 characters at most."),
         ({**TASK, "name": "a\nb"}, "name", "The name must be one line of printable characters."),
-        ({**TASK, "timeout_seconds": 0}, "timeout_seconds", "Enter 1 or more."),
-        ({**TASK, "timeout_seconds": "5"}, "timeout_seconds", "Enter a whole number."),
-        ({**TASK, "owner": 1}, "owner", "Unknown field. Remove it."),
         ({"handler": "command"}, "name", "This is required."),
         ({**TASK, "params": {"argv": []}}, "params.argv", "Enter at least one."),
-        ({**TASK, "params": {}}, "params.argv", "This is required."),
         ({**TASK, "params": {"argv": [1]}}, "params.argv.0", "Enter text."),
     ],
 )
@@ -90,11 +85,3 @@ async def test_the_api_says_it_in_plain_words(
     response = await user.post("/api/tasks", body)
     assert wrong_fields(response) == {field}
     assert response.json()["errors"] == [{"field": field, "message": message}]
-
-
-@pytest.mark.anyio
-async def test_the_configuration_says_it_in_plain_words(admin: Caller) -> None:
-    response = await admin.patch("/api/admin/config", {"run_timeout_seconds": 0})
-    (error,) = response.json()["errors"]
-    assert error == {"field": "run_timeout_seconds", "message": "Enter 1 or more."}
-    expect(await admin.get("/api/admin/config"), 200)
