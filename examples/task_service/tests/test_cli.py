@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry
 from tests.databases import postgres_database
 
 from msk_auth.errors import ConfigurationError
-from task_service.cli import _worker_metrics, main
+from task_service.cli import _serve_metrics, main
 from task_service.server import Server
 from task_service.settings import Settings
 from task_service.worker import Worker
@@ -468,8 +468,5 @@ def test_a_worker_whose_metrics_have_no_port_says_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = Settings(worker_metrics_port=port)
-        with (
-            pytest.raises(ConfigurationError, match="TASK_SERVICE_WORKER_METRICS_PORT"),
-            _worker_metrics(settings, CollectorRegistry()),
-        ):
-            pass
+        with pytest.raises(ConfigurationError, match="TASK_SERVICE_WORKER_METRICS_PORT"):
+            _serve_metrics(settings, CollectorRegistry())

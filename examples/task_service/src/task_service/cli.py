@@ -12,8 +12,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import wraps
 from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TextIO
@@ -362,26 +362,17 @@ async def _greet(services: Services) -> None:
     click.echo(f"  Its data is in          {services.settings.data_dir}\n")
 
 
-@contextmanager
-def _worker_metrics(settings: Settings, registry: CollectorRegistry) -> Generator[None]:
-    """Serve the metrics of a worker while it works, if its settings name a port."""
-    port = settings.worker_metrics_port
-    if port == 0:
-        yield
+def _serve_metrics(settings: Settings, registry: CollectorRegistry) -> None:
+    """Serve the metrics of a worker until its process ends, if its settings name a port."""
+    if (port := settings.worker_metrics_port) == 0:
         return
     try:
-        server, thread = serve_worker_metrics(registry, settings.host, port)
+        serve_worker_metrics(registry, settings.host, port)
     except OSError as error:
         raise ConfigurationError(
             f"Cannot serve the worker's metrics on port {port} of {settings.host}: {error.strerror}. Set"
             " TASK_SERVICE_WORKER_METRICS_PORT to another one."
         ) from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 async def _work(settings: Settings, grace: timedelta) -> None:
@@ -404,9 +395,9 @@ async def _work(settings: Settings, grace: timedelta) -> None:
         log = logging.getLogger(__name__)
         log.info("keys for the secrets of tasks: %s", keys)
         log.info("executing runs as %s", worker.runner.worker_id)
-        with _worker_metrics(settings, registry):
-            _notify_systemd()
-            await worker.execute_runs(stop, grace)
+        _serve_metrics(settings, registry)
+        _notify_systemd()
+        await worker.execute_runs(stop, grace)
     finally:
         await worker.db.close()
         if worker.tracing is not None:

@@ -21,6 +21,7 @@ from wsgiref.simple_server import WSGIServer
 
 import structlog
 from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
     CollectorRegistry,
     Counter,
     Gauge,
@@ -148,7 +149,7 @@ class Metrics:
         runs: Those of the runs that this process executes.
     """
 
-    content_type: Final = "text/plain; version=0.0.4; charset=utf-8"
+    content_type: Final = CONTENT_TYPE_PLAIN_0_0_4
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()

@@ -80,10 +80,8 @@ def _database_url(value: str) -> str:
     return value
 
 
-def _encrypted(value: str | None) -> str | None:
+def _encrypted(value: str) -> str:
     """An address with TLS, since an attacker on the network could substitute what it serves; or one of this machine."""
-    if value is None:
-        return None
     try:
         url = urlsplit(value)
         is_safe = bool(url.hostname) and (
@@ -233,7 +231,7 @@ class Settings(BaseSettings):
     """The address of the public keys that verify reports of leaked keys. Fetched when a report comes, at most every two
     minutes."""
 
-    oidc_issuer: Annotated[str | None, AfterValidator(_encrypted)] = None
+    oidc_issuer: Annotated[str, AfterValidator(_encrypted)] | None = None
     """An OpenID Connect provider at which people log in, as its discovery document names it, such as
     `https://login.example.com`."""
 
@@ -256,7 +254,7 @@ class Settings(BaseSettings):
     password_login: Annotated[Literal["on", "off"], Field(validate_default=True)] = "on"
     """Whether users have passwords of their own here. `off` needs a provider and `OIDC_ADMINISTRATORS`."""
 
-    failure_webhook_url: Annotated[str | None, AfterValidator(_encrypted)] = Field(
+    failure_webhook_url: Annotated[str, AfterValidator(_encrypted)] | None = Field(
         default=None, repr=False
     )
     """Where each run that failed or timed out is reported, as a signed `POST`; unset reports none."""
