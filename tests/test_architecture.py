@@ -226,12 +226,3 @@ def test_a_list_of_files_names_those_that_its_example_touches(name: str) -> None
     example, complete, listed = CHANGES[name]
     assert len(listed) >= 4
     assert wrong_files(ROOT, example, complete, listed) == []
-
-
-FOLDERS = sorted(path.parent for path in (ROOT / "src" / "msk_auth").rglob("*/__init__.py"))
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_a_folder_states_its_one_rule(folder: Path) -> None:
-    tree = ast.parse((folder / "__init__.py").read_text("utf-8"))
-    assert "One rule: " in (ast.get_docstring(tree) or "")

@@ -8,9 +8,10 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Column, Integer, String
 from sqlalchemy.orm import DeclarativeBase, registry
+from tests.core.test_immutability import check_shareable
 
 from msk_auth import immutable
-from msk_auth.core.immutability import NotShareable, check_shareable
+from msk_auth.errors import ConfigurationError
 
 
 class Model(BaseModel):
@@ -50,9 +51,9 @@ class MappedDataclass:
     ],
 )
 def test_what_can_change_is_found_and_named(value: object, path: str, kind: str) -> None:
-    with pytest.raises(NotShareable, match=f" {path} can change: it is a {kind}\\."):
-        check_shareable(value, "user")
+    with pytest.raises(ConfigurationError, match=f" owner\\.{path} can change: it is a {kind}\\."):
+        check_shareable(value)
 
 
 def test_a_model_that_is_declared_may_be_shared() -> None:
-    check_shareable(DeclaredModel(name="ann"), "user")
+    check_shareable(DeclaredModel(name="ann"))

@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 import pytest
 
 from msk_auth import local_principal
-from msk_auth.core.errors import PROBLEM_BASE
 from msk_auth.events import KeyEvent
 
 from .admin_cases import admin_cases
@@ -81,6 +80,9 @@ class AdapterDriver(Protocol):
             The answer; where the application raised what it does not know, that of its server.
         """
         ...
+
+
+PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
 
 
 def _name(case: Case) -> str:

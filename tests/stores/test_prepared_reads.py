@@ -37,7 +37,6 @@ from tests.stores.support import sqlite_url
 
 from msk_auth.errors import ConfigurationError
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
-from msk_auth.stores.sqlalchemy._table import FastPathUnavailable
 
 USERS = Table(
     "prepared_users",
@@ -136,7 +135,7 @@ def test_what_a_driver_refuses_costs_no_connection(url: URL, odd: str) -> None:
         try:
             assert list(find(user_id=odd)) == []
         except Exception as error:  # noqa: BLE001 - each driver has its own
-            assert not isinstance(error, FastPathUnavailable)  # noqa: PT017
+            assert not type(error).__module__.startswith("msk_auth")  # noqa: PT017
         assert len(find(user_id="ann")) == 1
 
 
