@@ -100,17 +100,6 @@ _PLACES: Final = frozenset({"body", "query", "path", "header", "cookie"})
 _MAX_ERRORS: Final = 50
 
 
-def _parameter(name: str, default: object) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=Any
-    )
-
-
-_CONNECTION: Final = inspect.Parameter(
-    "connection", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection
-)
-
-
 class Guard(SecurityBase, Generic[UserT]):
     """A dependency that lets a request or a websocket pass, as its principal, or raises.
 
@@ -137,8 +126,9 @@ class Guard(SecurityBase, Generic[UserT]):
         self._admit = admit
         # FastAPI reads it when a route is declared. Without a dependency `session` must not be in it: FastAPI would take it from
         # the query, where a client chooses it.
-        more = [] if session is None else [_parameter("session", session)]
-        self.__signature__: inspect.Signature = inspect.Signature([_CONNECTION, *more])
+        connection, given = inspect.signature(self.__call__).parameters.values()
+        more = [] if session is None else [given.replace(default=session)]
+        self.__signature__: inspect.Signature = inspect.Signature([connection, *more])
 
     async def __call__(
         self, connection: HTTPConnection, session: object = None
