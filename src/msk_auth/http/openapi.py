@@ -49,6 +49,11 @@ _SCHEMES: Final[Json] = {
     "ApiKey": {"type": "http", "scheme": "bearer", "description": "An API key."},
 }
 
+# What FastAPI and Litestar say of invalid input in a document, under this status.
+_VALIDATION_ERRORS: Final = {
+    "422": f"{_REF}HTTPValidationError",
+    "400": "'description': 'Validation Exception'",
+}
 _METHODS: Final = frozenset(
     {"delete", "get", "head", "options", "patch", "post", "put", "query", "trace"}
 )
@@ -198,7 +203,7 @@ def _problem(description: str, headers: Json | None = None) -> Json:
     return response if headers is None else {**response, "headers": headers}
 
 
-INVALID: Final = _problem("The input is not valid.")
+_INVALID: Final = _problem("The input is not valid.")
 _UNREADABLE: Final = _problem("The header Authorization, or the body, cannot be read.")
 _NOT_FOUND: Final = {"404": _problem("You have no API key with this id.")}
 _CONFLICT: Final = {"409": _problem("The state of your keys does not allow it.")}
@@ -214,7 +219,7 @@ _REFUSALS: Final[Json] = {
 }
 _OF_BODY: Final[Json] = {
     "413": _problem("The body is longer than this operation ever needs."),
-    "422": INVALID,
+    "422": _INVALID,
 }
 _OF_PUBLIC: Final[Json] = {"400": _UNREADABLE, "429": _problem("Too many attempts.", _RETRY)}
 
@@ -253,7 +258,7 @@ _CREATED: Final = _success(
     "The key. Its value is in this answer and nowhere else.", _ref("CreatedApiKey"), "201"
 )
 _CREATED["201"]["headers"] = {"Location": {"schema": {"type": "string", "format": "uri-reference"}}}
-_PAGE: Final = _success("A page of keys.", _ref("ApiKeyPage")) | {"422": INVALID}
+_PAGE: Final = _success("A page of keys.", _ref("ApiKeyPage")) | {"422": _INVALID}
 _OWNER: Final[Json] = {"type": "string", "maxLength": MAX_OWNER_ID_LENGTH}
 _ON_BEHALF_OF: Final = _about(
     _parameter("on_behalf_of", _OWNER),
@@ -524,10 +529,13 @@ def _add(components: Json, name: str, component: Json) -> str:
 
 
 def _replace_validation_errors(document: Json) -> None:
+    """Describe what the frameworks answer to invalid input as it is answered with `all`."""
     for _, operation in operations(document):
         responses: Json = operation.get("responses", {})
-        if _is_validation_error(responses.get("422")):
-            responses["422"] = INVALID
+        for status, theirs in _VALIDATION_ERRORS.items():
+            if theirs in str(responses.get(status)):
+                del responses[status]
+                responses.setdefault("422", _INVALID)
     schemas: Json = document.get("components", {}).get("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         if f"'{_REF}{name}'" not in str(document):
@@ -540,7 +548,3 @@ def operations(document: Json) -> Iterator[tuple[str, Json]]:
         for method, operation in path.items():
             if method in _METHODS:
                 yield method, operation
-
-
-def _is_validation_error(response: object) -> bool:
-    return "#/components/schemas/HTTPValidationError" in str(response)

@@ -78,6 +78,9 @@ Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Send: TypeAlias = Callable[[Any], Awaitable[None]]
 """Sends a message of ASGI."""
 
+AsgiApp: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
+"""An application, or what a middleware makes of one."""
+
 
 class Connection(Protocol):
     """A request or a websocket of any ASGI framework."""
@@ -271,6 +274,27 @@ class AsgiAuth(
             policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
         """
         return self.authenticator.watch(principal, policy)
+
+    def _serve(
+        self, app: AsgiApp, watch_handshake: Callable[[Memory, Send], Send] = noting_handshake
+    ) -> AsgiApp:
+        """A middleware around the application that this adapter is bound to.
+
+        Args:
+            app: The rest of the application.
+            watch_handshake: Makes the `send` of a websocket.
+        """
+
+        async def serve(scope: Any, receive: Receive, send: Send) -> None:
+            if scope["type"] == "websocket":
+                send = watch_handshake(scope, send)
+            serving = self._serving.set(self)
+            try:
+                await app(scope, receive, send)
+            finally:
+                self._serving.reset(serving)
+
+        return serve
 
     @abstractmethod
     def _bound_in(self, scope: Memory) -> Self:

@@ -18,7 +18,6 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Host, Mount, Router, WebSocketRoute
 from starlette.routing import Route as StarletteRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from msk_auth._async.authenticator import AsyncAuthenticator
@@ -46,7 +45,6 @@ from ._asgi import (
     call_awaited,
     client_path,
     is_open,
-    noting_handshake,
     read_stream,
     refuse_websocket,
 )
@@ -132,7 +130,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         return declare(endpoint, policy)
 
     def _prepare(self, app: Starlette, errors: Errors) -> None:
-        app.add_middleware(self._middleware)
+        app.add_middleware(self._serve)
         handlers = cast("dict[object, object]", app.exception_handlers)
         on_problem = self._on_problem_as_http if errors == "http" else self._on_problem
         handlers.setdefault(Problem, on_problem)
@@ -146,18 +144,6 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
                 yield state
 
         app.router.lifespan_context = lifespan
-
-    def _middleware(self, app: ASGIApp) -> ASGIApp:
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "websocket":
-                send = noting_handshake(scope, send)
-            serving = self._serving.set(self)
-            try:
-                await app(scope, receive, send)
-            finally:
-                self._serving.reset(serving)
-
-        return serve
 
     def _add_handlers(self, app: Starlette) -> None:
         handlers = cast("dict[object, object]", app.exception_handlers)

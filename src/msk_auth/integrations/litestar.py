@@ -80,13 +80,7 @@ from msk_auth.core.policy import Policy, any_credential, named_first
 from msk_auth.http._async.routes import admin_key_routes, key_routes
 from msk_auth.http.admission import ADMITTED, Memory, known_principal, loaded_user
 from msk_auth.http.answers import Errors
-from msk_auth.http.openapi import (
-    INVALID,
-    TAG,
-    complete_document,
-    operations,
-    scheme_name,
-)
+from msk_auth.http.openapi import TAG, complete_document, scheme_name
 from msk_auth.http.routes import AdminKeyOperation, KeyOperation
 from msk_auth.http.routes import Route as Row
 
@@ -124,12 +118,13 @@ class Guard(Generic[UserT]):
     """A guard that lets a request or a websocket pass, or raises. Made by :class:`LitestarAuth`.
 
     Attributes:
+        auth: What made it.
         policy: What it demands.
     """
 
     def __init__(self, auth: LitestarAuth[UserT], policy: Policy) -> None:
         self.policy = policy
-        self._auth = auth
+        self.auth = auth
 
     async def __call__(
         self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
@@ -142,11 +137,7 @@ class Guard(Generic[UserT]):
         """
         # The middleware has verified the request already. An application without it must not be open, and another middleware may
         # have changed the headers.
-        await self._auth.admit_to_handler(connection)
-
-    def is_of(self, auth: LitestarAuth[Any]) -> bool:
-        """True if this adapter made it."""
-        return auth.shares_guards_with(self._auth)
+        await self.auth.admit_to_handler(connection)
 
     def __deepcopy__(self, _memo: object) -> Guard[UserT]:
         # Litestar copies routers; there is only one authenticator.
@@ -470,20 +461,18 @@ class LitestarAuth(
             ConfigurationError: A handler declares nothing, or two things; or another plugin took off what
                 :meth:`on_app_init` put in.
         """
-        if not isinstance(route, HTTPRoute):
-            handler = cast("BaseRouteHandler", getattr(route, "route_handler"))  # noqa: B009
+        served: Any = route
+        handlers: list[Any] = (
+            served.route_handlers if isinstance(route, HTTPRoute) else [served.route_handler]
+        )
+        automatic = [each for each in handlers if _answers_options(each)]
+        others = [each for each in handlers if each not in automatic]
+        for handler in handlers:
             self._prepare(handler)
-            handler.opt[_POLICIES] = tuple(named_first(self._declared(handler, route.path)))
-            return
-        for handler in route.route_handlers:
-            self._prepare(handler)
-        automatic = [each for each in route.route_handlers if _answers_options(each)]
-        others = [each for each in route.route_handlers if each not in automatic]
         for handler in others:
-            policies = handler.opt[_POLICIES] = tuple(
-                named_first(self._declared(handler, route.path))
-            )
-            if policies:
+            declared = self._declared(handler, route.path)
+            policies = handler.opt[_POLICIES] = tuple(named_first(declared))
+            if policies and isinstance(handler, HTTPRouteHandler):
                 _require_in_document(handler, policies)
         for handler in automatic:
             found = {policy: None for other in others for policy in other.opt[_POLICIES]}
@@ -509,7 +498,7 @@ class LitestarAuth(
         # Those of the application as a whole leave room for exceptions.
         root = _guards_of(app)
         own = [guard for layer in layers for guard in _guards_of(layer)]
-        if not all(guard.is_of(self) for guard in (*root, *own)):
+        if not all(self.shares_guards_with(guard.auth) for guard in (*root, *own)):
             raise ConfigurationError(
                 f"{handler} on {path} has a guard of another LitestarAuth. Use the one that is the"
                 " plugin of this application."
@@ -581,44 +570,22 @@ class LitestarAuth(
 
         With `logins` the last middleware does it: a login may be in what others make, such as `connection.session`.
         """
-
-        async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
-            connection: Any = scope
-            serving = self._serving.set(self)
-            try:
-                if self._login_sources.functions or await self._admitted(connection, send):
-                    if connection["type"] == "websocket":
-                        send = self._errors.closing_with_codes(connection, send)
-                    await app(scope, receive, send)
-            finally:
-                self._serving.reset(serving)
-
-        return admit_and_continue
+        inner = app if self._login_sources.functions else self._last_middleware(app)
+        return self._serve(inner, self._errors.closing_with_codes)
 
     def _last_middleware(self, app: ASGIApp) -> ASGIApp:
-        """As :meth:`_middleware`, after what the application's middleware makes."""
-
         async def admit_and_continue(scope: Scope, receive: Receive, send: Send) -> None:
             connection: Any = scope
-            if await self._admitted(connection, send):
+            try:
+                await self._admit(connection)
+            except Problem as problem:
+                if connection["type"] != "websocket":
+                    raise
+                await self._errors.deny_websocket(connection, send, problem)
+            else:
                 await app(scope, receive, send)
 
         return admit_and_continue
-
-    async def _admitted(self, connection: Any, send: Send) -> bool:
-        """Whether a request may go on. A websocket that may not is answered here.
-
-        Raises:
-            Problem: It may not, and is no websocket.
-        """
-        try:
-            await self._admit(connection)
-        except Problem as problem:
-            if connection["type"] != "websocket":
-                raise
-            await self._errors.deny_websocket(connection, send, problem)
-            return False
-        return True
 
     async def _admit(self, scope: Memory) -> None:
         if _is_preflight(scope):
@@ -670,11 +637,8 @@ class LitestarAuth(
         write = document.to_schema
 
         def to_schema() -> dict[str, Any]:
-            written = write()
-            if self._answered == "all":
-                _replace_validation_errors(written)
             return complete_document(
-                written,
+                write(),
                 errors=self._answered,
                 login_scheme=self._login_scheme,
                 delegates=self.authenticator.rules.delegates,
@@ -683,14 +647,6 @@ class LitestarAuth(
 
         document.to_schema = to_schema  # type: ignore[method-assign]
         return document
-
-
-def _replace_validation_errors(document: dict[str, Any]) -> None:
-    for _, operation in operations(document):
-        responses = operation.get("responses", {})
-        if _is_validation_error(responses.get("400")):
-            del responses["400"]
-            responses.setdefault("422", INVALID)
 
 
 def _guards_of(layer: Any) -> list[Guard[Any]]:
@@ -736,11 +692,6 @@ def _misused(message: str) -> ConfigurationError:
     # Litestar logs no exceptions by default, and this one has to be easy to find.
     _log.error(message)
     return ConfigurationError(message)
-
-
-def _is_validation_error(response: object) -> bool:
-    """True for Litestar's own description of invalid input."""
-    return "'description': 'Validation Exception'" in str(response)
 
 
 def _require_in_document(handler: HTTPRouteHandler, policies: tuple[Policy, ...]) -> None:

@@ -25,7 +25,7 @@ import json
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, cast
 from urllib.parse import unquote, urljoin, urlsplit
@@ -55,6 +55,7 @@ from msk_auth.http.answers import (
 )
 
 from ._asgi import (
+    AsgiApp,
     AsgiAuth,
     Connection,
     Receive,
@@ -69,7 +70,6 @@ from ._asgi import (
 
 __all__ = ["McpAuth"]
 
-AsgiApp: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
 Table: TypeAlias = Mapping[str, Policy]
 """The policy of each tool, prompt or resource."""
 
