@@ -216,7 +216,6 @@ class DeclaredViews:
     """What the applications that one adapter guards demand of their callers."""
 
     def __init__(self) -> None:
-        self._checked: WeakSet[Flask] = WeakSet()
         # What a blueprint or an application demands of each of its views: of every request, and of those with an unsafe
         # method. None twice demands that each view declares something.
         self._protected: WeakKeyDictionary[object, tuple[Policy | None, Policy | None]]
@@ -224,7 +223,8 @@ class DeclaredViews:
         self._by_endpoint: WeakKeyDictionary[Flask, dict[str, tuple[Policy, ...]]] = (
             WeakKeyDictionary()
         )
-        # What `_checks_of` has found. An application may put another view under an endpoint by hand.
+        # What `_checks_of` has found in applications that `check` has passed. An application may put another view under an
+        # endpoint by hand.
         self._found: WeakKeyDictionary[Flask, dict[tuple[str, str, object], list[Policy]]]
         self._found = WeakKeyDictionary()
 
@@ -254,17 +254,6 @@ class DeclaredViews:
             )
         self._found.clear()
         declared[endpoint] = PUBLIC if policy is None else (policy,)
-
-    def _check_once(self, app: Flask) -> None:
-        """:meth:`check` for a request, unless it has passed for one already.
-
-        Raises:
-            ConfigurationError: As :meth:`check`.
-        """
-        if app not in self._checked:
-            self.check(app)
-            # Flask adds no view from here on.
-            self._checked.add(app)
 
     def check(self, app: Flask) -> None:
         """Find out whether every view is guarded as declared, once the application is complete.
@@ -314,13 +303,19 @@ class DeclaredViews:
             )
         return None
 
-    def _checks_of(self, app: Flask, endpoint: str, method: str) -> list[Policy]:
-        """The policies that a request is checked against, in this order.
+    def _checks_of(self, app: Flask, endpoint: str | None, method: str) -> list[Policy]:
+        """The policies that a request is checked against, in this order. The first request checks the application.
 
         Raises:
-            ConfigurationError: As :meth:`policies_of`.
+            ConfigurationError: As :meth:`check`.
         """
-        found = self._found.setdefault(app, {})
+        found = self._found.get(app)
+        if found is None:
+            self.check(app)
+            # Flask adds no view from here on.
+            found = self._found[app] = {}
+        if endpoint is None:
+            return []
         view = app.view_functions.get(endpoint)
         checks = found.get((endpoint, method, view))
         if checks is None:

@@ -615,7 +615,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
     def _installed(self) -> Self:
         """This adapter, bound as it is in the current application."""
         installed = current_app.extensions.get(_EXTENSION)
-        if not self.shares_guards_with(installed):
+        if installed is not self and not self.shares_guards_with(installed):
             raise ConfigurationError(
                 "A guarded view is served by an application without its FlaskAuth. Call"
                 " auth.init_app(app) on the application that the view belongs to."
@@ -629,7 +629,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         """Verifies a request before its view is called; Flask calls it for each request of an application."""
 
         def admit_request() -> Response | None:
-            self._check_once(app)
+            policies = self._checks_of(app, request.endpoint, request.method)
             if self._authenticator.is_flush_due:
                 after_this_request(functools.partial(self._flush_after, app))
             rule = request.url_rule
@@ -640,7 +640,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
             in_session = self._find_session is not None and not is_library_view(
                 app.view_functions.get(rule.endpoint)
             )
-            policies = self._checks_of(app, rule.endpoint, request.method)
             try:
                 for policy in policies:
                     self._verify(request.environ, policy, in_session=in_session)
