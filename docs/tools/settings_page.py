@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 import annotated_types
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from task_service.settings import PREFIX, Settings
 
@@ -34,7 +33,7 @@ def render() -> str:
         parts += [
             f"### {PREFIX}{name.upper()}",
             said[name],
-            f"Takes {accepted(field)}. {_default(field)}",
+            f"Takes {accepted(field)}.{_default(field)}",
         ]
     return "\n\n".join(parts)
 
@@ -62,12 +61,7 @@ def accepted(field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    if field.default_factory is not None:
-        # What it is depends on the machine; the description says what on.
-        return "The default is the one named above."
-    if field.default is PydanticUndefined:
-        return "It has to be set."
-    if field.default is None or field.default == ():
-        return "By default there is none."
-    value = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
-    return f"The default is `{value}`."
+    """A sentence, unless there is no default, or the description says what it depends on."""
+    if not isinstance(field.default, str | int) or field.default == "":
+        return ""
+    return f" The default is `{field.default}`."
