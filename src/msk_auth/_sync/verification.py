@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from msk_auth._failures import look_up_failed
 from msk_auth.core import tokens
@@ -47,6 +47,8 @@ from . import primitives
 from .store import KeyStore
 
 R = TypeVar("R", ApiKey, Session)
+T = TypeVar("T")
+F = TypeVar("F")
 
 
 class LookUps(Generic[UserT]):
@@ -88,49 +90,42 @@ class LookUps(Generic[UserT]):
 
     def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
         """The application's user with an id; None also for an id that its function cannot read."""
-        try:
-            found = self.read_owner(owner_id)
-        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
-            look_up_failed("find_owner", error)
-            return None
-        _check_type("find_owner", found, Owner)
+        found = _found_by("find_owner", self.read_owner, owner_id, Owner)
         if found is not None and not is_same_id(found.id, owner_id):
             raise WrongRecord("an owner")
         return found
 
     def find_external_owner(self, identity: ExternalIdentity, /) -> Owner[UserT] | None:
         """The application's user for the subject of an issuer."""
-        find = self.read_external_owner
-        try:
-            found = None if find is None else find(identity)
-        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
-            look_up_failed("find_external_owner", error)
-            return None
-        _check_type("find_external_owner", found, Owner)
-        return found
+        return _found_by("find_external_owner", self.read_external_owner, identity, Owner)
 
     def find_session(self, session_id: str, /) -> Session | None:
         """The login session with an id."""
-        find = self._find_session
-        try:
-            found = None if find is None else find(session_id)
-        except Exception as error:  # noqa: BLE001 - an application's function may raise anything
-            look_up_failed("find_session", error)
-            return None
-        _check_type("find_session", found, Session)
+        found = _found_by("find_session", self._find_session, session_id, Session)
         return _requested("a session", found, session_id)
 
 
-def _check_type(name: str, found: object, kind: type[Owner[Any] | Session]) -> None:
-    """Check what a function of the application returned.
+def _found_by(
+    name: str, find: Callable[[T], F | None] | None, sought: T, kind: type[F]
+) -> F | None:
+    """What a function of the application finds; None also for an id that it cannot read, and without a function.
 
     Raises:
-        TypeError: It is of another type, such as the application's own user.
+        TypeError: It returned another type, such as the application's own user.
+        StoreUnavailable: It failed: see `look_up_failed`.
     """
-    if found is not None and not isinstance(found, kind):
+    if find is None:
+        return None
+    try:
+        found = find(sought)
+    except Exception as error:  # noqa: BLE001 - an application's function may raise anything
+        look_up_failed(name, error)
+        return None
+    if found is not None and not isinstance(cast("object", found), kind):
         raise TypeError(
             f"{name} returned {type(found).__qualname__}. Return {kind.__name__} of msk_auth, or None."
         )
+    return found
 
 
 def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
@@ -169,20 +164,20 @@ class Verifier:
     def authenticate(self, presented: Presented | RequestLogins, now: datetime) -> Authenticated:
         """Turn what a request presents into a principal (steps 3 to 5)."""
         match presented:
+            case KeyValue():
+                record = self.verify_key(presented)
+                # From here on the caller holds the right secret and may learn why it does not work.
+                principal = self._act_by_key(record, now)
+                upgrade: tuple[str, str] | None = None
+                if self._rules.hasher.needs_rehash(record.digest):
+                    upgrade = (record.digest, self._rules.hasher.digest(presented.reveal()))
+                return Authenticated(principal, record.expires_at, upgrade=upgrade)
             case ParsedToken():
                 return self._authenticate_token(presented, now)
             case OpaqueToken():
                 return self._authenticate_login(presented, now)
             case RequestLogins():
                 return self._authenticate_request(presented, now)
-            case key:
-                record = self.verify_key(key)
-        # From here on the caller holds the right secret and may learn why it does not work.
-        principal = self._act_by_key(record, now)
-        upgrade: tuple[str, str] | None = None
-        if self._rules.hasher.needs_rehash(record.digest):
-            upgrade = (record.digest, self._rules.hasher.digest(key.reveal()))
-        return Authenticated(principal, record.expires_at, upgrade=upgrade)
 
     def _act_by_key(self, record: ApiKey, now: datetime) -> Principal[Any]:
         """The principal of a key whose secret was presented."""

@@ -145,12 +145,11 @@ class KeyFormat:
 
 def checksum(body: str) -> str:
     """The six base62 characters that follow `body`, which is the key up to and including its secret."""
-    number = zlib.crc32(body.encode("ascii"))
-    digits: list[str] = []
+    number, digits = zlib.crc32(body.encode("ascii")), ""
     for _ in range(CHECKSUM_LENGTH):
-        number, value = divmod(number, len(ALPHABET))
-        digits.append(ALPHABET[value])
-    return "".join(reversed(digits))
+        number, value = divmod(number, 62)
+        digits = ALPHABET[value] + digits
+    return digits
 
 
 def _checked_prefixes(prefix: str, older_prefixes: Sequence[str]) -> tuple[str, ...]:
@@ -263,7 +262,7 @@ class KeyHasher:
         decoy: A digest that no key has, verified in place of the digest of an unknown key.
     """
 
-    __slots__ = ("_accepted", "_hmac_keys", "_slow", "decoy", "peppers")
+    __slots__ = ("_accepted", "_current", "_hmac_keys", "_slow", "decoy", "peppers")
 
     def __init__(
         self,
@@ -275,8 +274,10 @@ class KeyHasher:
         self.peppers: PepperRing | None = peppers
         self._slow = slow
         # By scheme: what stands in front of the last colon of a digest.
+        self._current = "sha256"
         self._hmac_keys: dict[str, bytes] = {}
         if peppers is not None:
+            self._current = f"hmac-sha256:{peppers.current}"
             self._hmac_keys = {f"hmac-sha256:{each}": _hmac_key(peppers[each]) for each in peppers}
         self._accepted = set(self._hmac_keys)
         if accept_unpeppered or peppers is None:
@@ -286,10 +287,8 @@ class KeyHasher:
 
     def digest(self, key: str) -> str:
         """The encoded digest of a whole key, under the current scheme."""
-        if self.peppers is None:
-            return f"sha256:{_sha256(key)}"
-        pepper_id = self.peppers.current
-        return f"hmac-sha256:{pepper_id}:{_hmac(self.peppers[pepper_id], key)}"
+        pepper = self._hmac_keys.get(self._current)
+        return f"{self._current}:{_sha256(key) if pepper is None else _hmac(pepper, key)}"
 
     def verify(self, key: str, encoded: str) -> bool:
         """True if `encoded` is the digest of `key`, in constant time; unknown schemes verify nothing."""
@@ -314,10 +313,7 @@ class KeyHasher:
 
         Slow digests are kept: their keys may have too little entropy for a fast digest.
         """
-        if self.is_slow(encoded):
-            return False
-        current = "sha256:" if self.peppers is None else f"hmac-sha256:{self.peppers.current}:"
-        return not encoded.startswith(current)
+        return encoded.rpartition(":")[0] != self._current and not self.is_slow(encoded)
 
 
 def _sha256(key: str) -> str:
