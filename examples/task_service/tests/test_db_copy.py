@@ -25,7 +25,7 @@ from task_service.db import copy as copy_module
 from task_service.db.copy import TABLES, copy_database
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
-from task_service.db.schema import metadata, queue_migrations, runs, schema_works_with
+from task_service.db.schema import runs
 
 pytestmark = pytest.mark.anyio
 
@@ -62,13 +62,6 @@ async def _execute(url: str, statement: Any) -> None:
     async with db.write() as connection:
         await connection.execute(statement)
     await db.close()
-
-
-def test_every_table_is_copied_except_those_about_the_schema() -> None:
-    assert {table.name for table in TABLES} == set(metadata.tables) - {
-        queue_migrations.name,
-        schema_works_with.name,
-    }
 
 
 async def test_a_service_moves_to_postgresql(template: Path, tmp_path: Path, target: str) -> None:

@@ -72,6 +72,9 @@ async def test_an_empty_database_gets_the_schema(db: Database) -> None:
     assert await schema_state(db) is SchemaState.CURRENT
     async with db.read() as connection:
         assert await connection.run_sync(_differences) == []
+        # So a process of that version may be started beside it.
+        works = await connection.execute(select(schema.schema_works_with))
+        assert [tuple(row) for row in works] == [(await _head(db), version_before.REVISION)]
 
 
 async def test_a_later_migration_keeps_the_data(

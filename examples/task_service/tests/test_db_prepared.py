@@ -61,10 +61,3 @@ async def test_an_outage_is_told_from_a_mistake(
     with pytest.raises(expected):
         await db.prepare(ECHO)(word="a")
     await db.close()
-
-
-async def test_a_database_that_cannot_be_reached_is_an_outage() -> None:
-    db = Database.open("postgresql://nobody:geheim@127.0.0.1:1/nothing")
-    with pytest.raises(StoreUnavailable):
-        await db.prepare(ECHO)(word="a")
-    await db.close()
