@@ -54,7 +54,7 @@ test-threads:  ## Run the tests of several threads on PYTHON, such as a free-thr
 test-pages: $(BIN)/.dev  ## Use every page of the service in a browser, and examine them and the documentation: accessibility, layout, size, search
 	$(BIN)/pytest -m pages -n 2 --dist loadfile $(ARGS)
 
-test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes
+test-faults: $(BIN)/.dev  ## Run the tests that kill, freeze and starve processes, and the slow ones that rarely fail
 	$(BIN)/pytest -m faults -n 2 --dist loadfile $(ARGS)
 
 # Some of the modules, such as ARGS="core.policy leases".

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("project", "package"), [(".", "msk_auth"), ("examples/task_service", "task_service")]
 )

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("contract_under_gevent.py")
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_the_contract_holds_under_gevent(postgres_url: URL) -> None:
     environment = os.environ | {

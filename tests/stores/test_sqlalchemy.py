@@ -84,6 +84,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
     return url
 
 
+@pytest.mark.faults
 class TestPostgresUnderSerializable(OnEngine):
     """An application's isolation level changes nothing."""
 
