@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
-from .case import INTERACTIVE, JSON, MISSING, TOO_OLD, Case, bearer, scope
+from .case import JSON, Case, case
 
 LIST = "GET /api/admin/keys"
 REVOKE_MANY = "POST /api/admin/keys/revoke"
@@ -18,29 +19,14 @@ def admin_cases() -> Iterator[Case]:
     """The key routes for administrators (G3; API Security Top 10, API1 and API5)."""
     for request in (LIST, REVOKE_MANY, REVOKE_ONE):
         body = SOME if request == REVOKE_MANY else ""
-        yield Case(f"nothing on {request}", request, 401, "credentials_missing", MISSING)
-        yield Case(
-            f"an administrator on {request}",
-            request,
-            200,
-            headers=(*bearer("jwt_admin"), *JSON),
-            body=body,
-        )
-        for credentials, status, code, challenge in (
-            (("key", "key_admin", "key_nothing"), 403, "interactive_required", INTERACTIVE),
-            (("jwt", "jwt_bob"), 403, "permission_denied", scope("admin:config")),
-            (("jwt_admin_old",), 401, "login_too_old", TOO_OLD),
-        ):
-            for credential in credentials:
-                yield Case(
-                    f"{credential} on {request}",
-                    request,
-                    status,
-                    code,
-                    challenge,
-                    (*bearer(credential), *JSON),
-                    body,
-                )
+        yield case(request, "credentials_missing")
+        yield case(request, 200, "jwt_admin", headers=JSON, body=body)
+        for credential in ("key", "key_admin", "key_nothing"):
+            yield case(request, "interactive_required", credential, headers=JSON, body=body)
+        for credential in ("jwt", "jwt_bob"):
+            answer = "permission_denied"
+            yield case(request, answer, credential, needs="admin:config", headers=JSON, body=body)
+        yield case(request, "login_too_old", "jwt_admin_old", headers=JSON, body=body)
     for key_id in (
         "<id_unknown>",
         "%",
@@ -50,13 +36,9 @@ def admin_cases() -> Iterator[Case]:
         "x" * 5000,
         "<key>",
     ):
-        yield Case(
-            f"revoke any {key_id[:20]!r}",
-            REVOKE_ONE.replace("<key_bob_id>", key_id),
-            404,
-            "key_not_found",
-            headers=bearer("jwt_admin"),
-        )
+        name = f"revoke any {key_id[:20]!r}"
+        request = REVOKE_ONE.replace("<key_bob_id>", key_id)
+        yield case(request, "key_not_found", "jwt_admin", name=name)
     yield from _input_cases()
 
 
@@ -81,14 +63,8 @@ def _input_cases() -> Iterator[Case]:
         ("unused_since=" + "9" * 5000, ("unused_since",)),
         ("&".join(["x=1"] * 101), ("",)),
     ):
-        yield Case(
-            f"list all ?{query[:50]} ({len(query)})",
-            f"{LIST}?{query}",
-            422,
-            "input_invalid",
-            headers=bearer("jwt_admin"),
-            fields=fields,
-        )
+        name = f"list all ?{query[:50]} ({len(query)})"
+        yield case(f"{LIST}?{query}", "input_invalid", "jwt_admin", name=name, fields=fields)
     for query in (
         "owner_id=bob&status=active&limit=200",
         "owner_id=org%3Aacme&label=env:prod",
@@ -97,7 +73,7 @@ def _input_cases() -> Iterator[Case]:
         "created_before=0001-01-01T00:00:00%2B14:00&expires_before=9999-12-31T23:59:59-14:00",
         "sort=name",
     ):
-        yield Case(f"list all ?{query}", f"{LIST}?{query}", 200, headers=bearer("jwt_admin"))
+        yield case(f"{LIST}?{query}", 200, "jwt_admin")
     for body, field in (
         ("", ""),
         ("[]", ""),
@@ -111,46 +87,24 @@ def _input_cases() -> Iterator[Case]:
         (json.dumps({"ids": ["<key_id>"] * 201}), "ids"),
         ('{"ids": ["<key_id>"], "owner_id": "bob"}', "owner_id"),
     ):
-        yield Case(
-            f"revoke any {body[:40]!r} and {len(body)}",
-            REVOKE_MANY,
-            422,
-            "input_invalid",
-            headers=(*bearer("jwt_admin"), *JSON),
-            body=body,
-            fields=(field,),
-        )
+        name = f"revoke any {body[:40]!r} and {len(body)}"
+        yield _revoked(body, "input_invalid", name, fields=(field,))
     for body in ('{"ids": ["", "\x7f", "\xc3\xa9", "<key_id>", "<key_id>"]}', SOME):
-        yield Case(
-            f"revoke any {body[:40]!r}",
-            REVOKE_MANY,
-            200,
-            headers=(*bearer("jwt_admin"), *JSON),
-            body=body,
-        )
-    yield Case(
-        "revoke any with a body of 65,537 bytes",
-        REVOKE_MANY,
-        413,
-        "content_too_large",
-        headers=(*bearer("jwt_admin"), *JSON),
-        body=" " * 65_537,
-    )
-    yield Case(
-        "revoke any with such a body and a key",
-        REVOKE_MANY,
-        403,
-        "interactive_required",
-        INTERACTIVE,
-        (*bearer("key_admin"), *JSON),
-        " " * 65_537,
-    )
-    yield Case(
-        "revoke any with a form",
-        REVOKE_MANY,
-        422,
-        "input_invalid",
-        headers=(*bearer("jwt_admin"), ("content-type", "text/plain")),
-        body=SOME,
-        fields=("",),
-    )
+        yield _revoked(body, 200, f"revoke any {body[:40]!r}")
+    long, name = " " * 65_537, "revoke any with a body of 65,537 bytes"
+    yield _revoked(long, "content_too_large", name)
+    yield _revoked(long, "interactive_required", f"{name} and a key", by="key_admin")
+    text = (("content-type", "text/plain"),)
+    yield _revoked(SOME, "input_invalid", "revoke any with a form", headers=text, fields=("",))
+
+
+def _revoked(
+    body: str,
+    answer: int | str,
+    name: str,
+    *,
+    by: str = "jwt_admin",
+    headers: Any = JSON,
+    fields: Any = None,
+) -> Case:
+    return case(REVOKE_MANY, answer, by, name=name, headers=headers, body=body, fields=fields)

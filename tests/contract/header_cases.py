@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
+from .case import Case, bearer, case
 
 
 def header_cases() -> Iterator[Case]:
@@ -15,16 +15,14 @@ def header_cases() -> Iterator[Case]:
     ]  # fmt: skip
     for value in fine:
         name = f"accepted: {value!r}"
-        yield Case(name, "GET /me", 200, headers=(("authorization", value),))
+        yield case("GET /me", 200, name=name, headers=(("authorization", value),))
     missing = [
         "", " ", "\t \t", "Basic YTpi", "Basic", 'Digest a="<key>", b=c', 'Digest a="b, c", d="e" , f=G', "Digest <key>",
         "<key>", "<jwt>", "Token <key>", "Bearer<key>", "Bearer_ <key>", "X-Bearer <key>",
     ]  # fmt: skip
     for value in missing:
         name = f"no credentials of ours: {value!r}"
-        yield Case(
-            name, "GET /me", 401, "credentials_missing", MISSING, (("authorization", value),)
-        )
+        yield case("GET /me", "credentials_missing", name=name, headers=(("authorization", value),))
     broken = [
         "Bearer", "Bearer ", "Bearer\t<key>", "Bearer <key> <key>", "Bearer <key>, Bearer <key>",
         "Bearer <key>,", "Basic <key>, Bearer <key>", "Bearer <key>;", 'Bearer "<key>"', "Bearer: <key>", "Bearer=<key>",
@@ -37,9 +35,7 @@ def header_cases() -> Iterator[Case]:
     ]  # fmt: skip
     for value in broken:
         name = f"malformed: {value[:40]!r}" + (f" and {len(value)}" if len(value) > 40 else "")
-        yield Case(
-            name, "GET /me", 400, "request_malformed", MALFORMED, (("authorization", value),)
-        )
+        yield case("GET /me", "request_malformed", name=name, headers=(("authorization", value),))
     keys = [
         "Bearer a", "\tBearer XxX", "Bearer Bearer", "Bearer azAZ09-_~+/==", "Bearer <key>x", "Bearer x<key>", "Bearer <key>=", "Bearer MSK_<key>", "Bearer msk_",
         "Bearer <key_id>", "Bearer msk_____________________________________________________",
@@ -47,7 +43,7 @@ def header_cases() -> Iterator[Case]:
     ]  # fmt: skip
     for value in keys:
         name = f"no key: {value[:60]!r}"
-        yield Case(name, "GET /me", 401, "key_malformed", TOKEN, (("authorization", value),))
+        yield case("GET /me", "key_malformed", name=name, headers=(("authorization", value),))
     tokens = [
         "Bearer .",
         "Bearer ..",
@@ -58,14 +54,8 @@ def header_cases() -> Iterator[Case]:
         "Bearer <jwt>A",
     ]
     for value in tokens:
-        yield Case(
-            f"no token: {value!r}",
-            "GET /me",
-            401,
-            "token_invalid",
-            TOKEN,
-            (("authorization", value),),
-        )
+        name = f"no token: {value!r}"
+        yield case("GET /me", "token_invalid", name=name, headers=(("authorization", value),))
     one = ("authorization", "Bearer <key>")
     several = {
         "twice the same": (one, one),
@@ -80,20 +70,13 @@ def header_cases() -> Iterator[Case]:
         "twice with parameters": (("authorization", "Digest a=b"),) * 2,
     }
     for name, headers in several.items():
-        yield Case(
-            f"several headers: {name}", "GET /me", 400, "request_malformed", MALFORMED, headers
-        )
+        yield case("GET /me", "request_malformed", name=f"several headers: {name}", headers=headers)
     # Joined with a comma, as a server may (RFC 9110, section 5.3), they are one value of another scheme.
     parts = (("authorization", 'Digest a="<key>"'), ("authorization", 'b="<key>"'))
-    yield Case(
-        "one value of another scheme in two headers",
-        "GET /me",
-        401,
-        "credentials_missing",
-        MISSING,
-        parts,
-    )
-    yield Case("its name in capitals", "GET /me", 200, headers=(("AUTHORIZATION", "Bearer <key>"),))
+    name = "one value of another scheme in two headers"
+    yield case("GET /me", "credentials_missing", name=name, headers=parts)
+    capitals = (("AUTHORIZATION", "Bearer <key>"),)
+    yield case("GET /me", 200, name="its name in capitals", headers=capitals)
     elsewhere = {
         "a cookie": (("cookie", "authorization=<key>; access_token=<jwt>; session=<jwt>"),),
         "X-API-Key": (("x-api-key", "<key>"),),
@@ -104,8 +87,8 @@ def header_cases() -> Iterator[Case]:
         ),
     }
     for place, headers in elsewhere.items():
-        yield Case(
-            f"credentials in {place}", "GET /me", 401, "credentials_missing", MISSING, headers
+        yield case(
+            "GET /me", "credentials_missing", name=f"credentials in {place}", headers=headers
         )
     for query in (
         "access_token=<jwt>",
@@ -113,38 +96,35 @@ def header_cases() -> Iterator[Case]:
         "key=<key>",
         "Authorization=Bearer%20<key>",
     ):
-        request = f"GET /me?{query}"
-        yield Case(f"credentials in ?{query}", request, 401, "credentials_missing", MISSING)
+        yield case(f"GET /me?{query}", "credentials_missing")
     form = (("content-type", "application/x-www-form-urlencoded"),)
-    yield Case(
-        "credentials in a form",
+    yield case(
         "POST /tasks/run",
-        401,
         "credentials_missing",
-        MISSING,
-        form,
-        "access_token=<jwt>",
+        name="credentials in a form",
+        headers=form,
+        body="access_token=<jwt>",
     )
-    override = (*bearer("key"), ("x-http-method-override", "GET"), ("x-method-override", "GET"))
-    yield Case(
-        "a method override",
+    override = (("x-http-method-override", "GET"), ("x-method-override", "GET"))
+    yield case(
         "PATCH /admin/config",
-        403,
         "interactive_required",
-        INTERACTIVE,
-        override,
+        "key",
+        name="a method override",
+        headers=override,
     )
 
 
 def key_header_cases() -> Iterator[Case]:
     """An adapter that was made with `header="X-API-Key"`: a key stands in that header in place of `Authorization`."""
     for request in ("GET /me", "GET /tasks", "GET /key", "GET /api/keys"):
-        yield Case(f"a key in its header: {request}", request, 200, headers=(own("<key>"),))
-    yield Case("its name in capitals", "GET /me", 200, headers=(("X-API-KEY", "<key>"),))
-    yield Case("white space around it", "GET /me", 200, headers=(own(" <key>\t"),))
+        yield case(request, 200, name=f"a key in its header: {request}", headers=(own("<key>"),))
+    capitals = (("X-API-KEY", "<key>"),)
+    yield case("GET /me", 200, name="its name in capitals", headers=capitals)
+    yield case("GET /me", 200, name="white space around it", headers=(own(" <key>\t"),))
     for credential in ("key", "jwt"):
         name = f"Authorization as ever: {credential}"
-        yield Case(name, "GET /me", 200, headers=bearer(credential))
+        yield case("GET /me", 200, credential, name=name)
     both = {
         "a key in each": (*bearer("key"), own("<key>")),
         "a login, and a key": (*bearer("jwt"), own("<key>")),
@@ -160,14 +140,18 @@ def key_header_cases() -> Iterator[Case]:
         "too long": (own("msk_" * 5000),),
     }
     for name, headers in both.items():
-        yield Case(f"malformed: {name}", "GET /me", 400, "request_malformed", MALFORMED, headers)
+        yield case("GET /me", "request_malformed", name=f"malformed: {name}", headers=headers)
     for value in ("", "x", "<jwt>", "Bearer <key>", "<key>x", "msk_", "<key_id>"):
         name = f"no key: {value!r}"
-        yield Case(name, "GET /me", 401, "key_malformed", TOKEN, (own(value),))
-    for name, code in (("key_revoked", "key_revoked"), ("key_expired", "key_expired")):
-        yield Case(f"refused: {name}", "GET /me", 401, code, TOKEN, (own(f"<{name}>"),))
-    admin = "PATCH /admin/config"
-    yield Case("no login", admin, 403, "interactive_required", INTERACTIVE, (own("<key_admin>"),))
+        yield case("GET /me", "key_malformed", name=name, headers=(own(value),))
+    for name in ("key_revoked", "key_expired"):
+        yield case("GET /me", name, name=f"refused: {name}", headers=(own(f"<{name}>"),))
+    yield case(
+        "PATCH /admin/config",
+        "interactive_required",
+        name="no login",
+        headers=(own("<key_admin>"),),
+    )
 
 
 def own(value: str) -> tuple[str, str]:

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .case import JSON, MISSING, Case, bearer
+from .case import JSON, Case, case
+
+ROTATE = "POST /api/keys/<key_id>/rotate"
 
 
 def input_cases() -> Iterator[Case]:
@@ -15,9 +17,14 @@ def input_cases() -> Iterator[Case]:
     def create(body: str | dict[str, Any], *fields: str, content: tuple[Any, ...] = JSON) -> Case:
         text = body if isinstance(body, str) else json.dumps(body)
         name = f"create {text[:70]!r} and {len(text)} {content}"
-        headers = (*bearer("jwt"), *content)
-        return Case(
-            name, "POST /api/keys", 422, "input_invalid", None, headers, text, fields=fields
+        return case(
+            "POST /api/keys",
+            "input_invalid",
+            "jwt",
+            name=name,
+            headers=content,
+            body=text,
+            fields=fields,
         )
 
     for text in (
@@ -85,24 +92,18 @@ def input_cases() -> Iterator[Case]:
                  '{"overlap_seconds": 7776001}', '{"overlap_seconds": 1e3}', '{"overlap_seconds": true}',
                  '{"seconds": 1}'):  # fmt: skip
         field = "overlap_seconds" if "overlap" in body else "seconds" if "seconds" in body else ""
-        yield Case(
-            f"rotate {body!r}",
-            "POST /api/keys/<key_id>/rotate",
-            422,
+        yield case(
+            ROTATE,
             "input_invalid",
-            None,
-            (*bearer("jwt"), *JSON),
-            body,
+            "jwt",
+            name=f"rotate {body!r}",
+            headers=JSON,
+            body=body,
             fields=(field,),
         )
     for body in ("{}", '{"overlap_seconds": 0}', '{"overlap_seconds": 7776000}'):
-        yield Case(
-            f"rotate {body!r}",
-            "POST /api/keys/<key_id>/rotate",
-            201,
-            headers=(*bearer("jwt"), ("content-type", "Application/JSON; charset=utf-8")),
-            body=body,
-        )
+        json_type = (("content-type", "Application/JSON; charset=utf-8"),)
+        yield case(ROTATE, 201, "jwt", name=f"rotate {body!r}", headers=json_type, body=body)
     for query, field in (
         ("limit=0", "limit"), ("limit=201", "limit"), ("limit=-1", "limit"), ("limit=a", "limit"), ("limit=", "limit"),
         ("limit=1e1", "limit"), ("limit=%31%00", "limit"), ("limit=" + "9" * 5000, "limit"), ("limit=1&limit=2", "limit"),
@@ -111,14 +112,8 @@ def input_cases() -> Iterator[Case]:
         ("cursor=" + "A" * 9000, "cursor"), ("label=", "label"), ("label=A", "label"), ("label=a&label=a", "label"),
         ("&".join(["x=1"] * 101), ""),
     ):  # fmt: skip
-        yield Case(
-            f"list ?{query[:40]} ({len(query)})",
-            f"GET /api/keys?{query}",
-            422,
-            "input_invalid",
-            headers=bearer("jwt"),
-            fields=(field,),
-        )
+        name = f"list ?{query[:40]} ({len(query)})"
+        yield case(f"GET /api/keys?{query}", "input_invalid", "jwt", name=name, fields=(field,))
     for query in (
         "limit=1",
         "limit=200",
@@ -129,24 +124,11 @@ def input_cases() -> Iterator[Case]:
         "&&&",
         "x=%ff%zz",
     ):
-        yield Case(f"list ?{query}", f"GET /api/keys?{query}", 200, headers=bearer("jwt"))
-    yield Case(
-        "a body of 65,537 bytes",
-        "POST /api/keys",
-        413,
-        "content_too_large",
-        headers=(*bearer("jwt"), *JSON),
-        body=" " * 65_537,
-    )
-    yield Case(
-        "a large body without credentials",
-        "POST /api/keys",
-        401,
-        "credentials_missing",
-        MISSING,
-        JSON,
-        " " * 65_537,
-    )
+        yield case(f"GET /api/keys?{query}", 200, "jwt")
+    long, name = " " * 65_537, "a body of 65,537 bytes"
+    yield case("POST /api/keys", "content_too_large", "jwt", name=name, headers=JSON, body=long)
+    name = "a large body without credentials"
+    yield case("POST /api/keys", "credentials_missing", name=name, headers=JSON, body=long)
 
 
 def _edits() -> Iterator[Case]:
@@ -203,8 +185,8 @@ def _edits() -> Iterator[Case]:
             '{"description": "a", "labels": ["env:prod"]}',
             '{"networks": ["203.0.113.0/24", "2001:db8::/32"]}',
         ):
-            headers = (*bearer("jwt"), ("content-type", content_type))
-            yield Case(f"edit {body} as {content_type}", target, 200, headers=headers, body=body)
+            name, headers = f"edit {body} as {content_type}", (("content-type", content_type),)
+            yield case(target, 200, "jwt", name=name, headers=headers, body=body)
 
 
 def _refused(
@@ -215,5 +197,7 @@ def _refused(
 ) -> Case:
     text = body if isinstance(body, str) else json.dumps(body)
     name = f"{request} {text[:70]!r} and {len(text)} {content_type}"
-    headers = (*bearer("jwt"), ("content-type", content_type))
-    return Case(name, request, 422, "input_invalid", None, headers, text, fields=fields)
+    headers = (("content-type", content_type),)
+    return case(
+        request, "input_invalid", "jwt", name=name, headers=headers, body=text, fields=fields
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .case import BARE, INTERACTIVE, JSON, MISSING, Case, bearer, scope
+from .case import JSON, Case, case
 
 MANAGING = (
     "POST /api/keys",
@@ -21,133 +21,87 @@ ACTING = "?on_behalf_of=org%3Aacme"
 def key_cases() -> Iterator[Case]:
     """Who may do what with keys (G3; API Security Top 10, API1, API3 and API5)."""
     for request in MANAGING:
-        yield Case(f"nothing on {request}", request, 401, "credentials_missing", MISSING)
+        yield case(request, "credentials_missing")
         for credential in ("key", "key_admin", "key_nothing"):
-            yield Case(
-                f"{credential} on {request}",
-                request,
-                403,
-                "interactive_required",
-                INTERACTIVE,
-                (*bearer(credential), *JSON),
-                '{"name": "one more"}',
-            )
+            body = '{"name": "one more"}'
+            yield case(request, "interactive_required", credential, headers=JSON, body=body)
     edit = '{"name": "edited"}'
+    hostile = ["<id_unknown>", "%", "'; drop table keys --", "\x00", "\xe9", "x" * 5000, "<key>"]
     for request in (*MANAGING[1:], "GET /api/keys/<key_id>"):
         editing = request.startswith("PATCH")
-        for credential, target in (
-            ("jwt_bob", request),
-            ("jwt_admin", request),
-            ("jwt", request.replace("<key_id>", "<id_unknown>")),
-            ("jwt", request.replace("<key_id>", "%")),
-            ("jwt", request.replace("<key_id>", "'; drop table keys --")),
-            ("jwt", request.replace("<key_id>", "\x00")),
-            ("jwt", request.replace("<key_id>", "\xe9")),
-            ("jwt", request.replace("<key_id>", "x" * 5000)),
-            ("jwt", request.replace("<key_id>", "<key>")),
+        for credential, key_id in (
+            ("jwt_bob", "<key_id>"),
+            ("jwt_admin", "<key_id>"),
+            *(("jwt", each) for each in hostile),
         ):
-            name = f"{credential} on {target[:30]!r} … {target[-10:]!r} and {len(target)}"
-            headers = (*bearer(credential), *JSON) if editing else bearer(credential)
-            body = edit if editing else ""
-            yield Case(name, target, 404, "key_not_found", headers=headers, body=body)
+            target = request.replace("<key_id>", key_id)
+            yield case(
+                target,
+                "key_not_found",
+                credential,
+                name=f"{credential} on {target[:30]!r} … {target[-10:]!r} and {len(target)}",
+                headers=JSON if editing else (),
+                body=edit if editing else "",
+            )
     for credential in ("key", "jwt"):
-        yield Case(
-            f"{credential} on one key", "GET /api/keys/<key_id>", 200, headers=bearer(credential)
-        )
-    yield Case(
-        "create", "POST /api/keys", 201, headers=(*bearer("jwt"), *JSON), body='{"name":"a"}'
-    )
-    yield Case("rotate", "POST /api/keys/<key_id>/rotate", 201, headers=bearer("jwt"))
-    yield Case("revoke", "POST /api/keys/<key_id>/revoke", 200, headers=bearer("jwt"))
-    yield Case("revoke again", "POST /api/keys/<key_revoked_id>/revoke", 200, headers=bearer("jwt"))
+        yield case("GET /api/keys/<key_id>", 200, credential)
+    yield case("POST /api/keys", 201, "jwt", headers=JSON, body='{"name":"a"}')
+    yield case("POST /api/keys/<key_id>/rotate", 201, "jwt")
+    for key in ("key_id", "key_revoked_id"):
+        yield case(f"POST /api/keys/<{key}>/revoke", 200, "jwt")
     for key in ("key_id", "key_revoked_id", "key_expired_id"):
-        name = f"edit <{key}>"
-        headers = (*bearer("jwt"), *JSON)
-        yield Case(name, f"PATCH /api/keys/<{key}>", 200, headers=headers, body=edit)
-    yield Case("delete", "DELETE /api/keys/<key_id>", 204, headers=bearer("jwt"))
+        yield case(f"PATCH /api/keys/<{key}>", 200, "jwt", headers=JSON, body=edit)
+    yield case("DELETE /api/keys/<key_id>", 204, "jwt")
     for key in ("key_revoked_id", "key_expired_id"):
-        yield Case(
-            f"rotate <{key}>",
-            f"POST /api/keys/<{key}>/rotate",
-            409,
-            "key_not_active",
-            headers=bearer("jwt"),
-        )
+        yield case(f"POST /api/keys/<{key}>/rotate", "key_not_active", "jwt")
     yield from _service_account_cases()
 
 
 def _service_account_cases() -> Iterator[Case]:
     """Who may do what with the keys of a service account, whose people the application knows."""
-    alice = (*bearer("jwt"), *JSON)
     new = '{"name": "deploy"}'
-    one = f"/api/keys/<key_acme_id>{ACTING}"
+    one = "/api/keys/<key_acme_id>"
     for method, status in (("GET", 200), ("DELETE", 204)):
-        yield Case(f"{method} on behalf", f"{method} {one}", status, headers=alice)
-        yield Case(
-            f"{method} of an account's key for oneself",
-            f"{method} /api/keys/<key_acme_id>",
-            404,
-            "key_not_found",
-            headers=alice,
-        )
+        yield case(f"{method} {one}{ACTING}", status, "jwt", headers=JSON)
+        # Not for oneself.
+        yield case(f"{method} {one}", "key_not_found", "jwt", headers=JSON)
     for action, status in (("rotate", 201), ("revoke", 200)):
-        target = f"POST /api/keys/<key_acme_id>/{action}{ACTING}"
-        yield Case(f"{action} on behalf", target, status, headers=alice)
-    yield Case(
-        "rotate on behalf a key that may do more than one may hand out",
-        f"POST /api/keys/<key_acme_run_id>/rotate{ACTING}",
-        403,
-        "permission_denied",
-        scope("tasks:read tasks:run"),
-        alice,
-    )
-    yield Case("edit on behalf", f"PATCH {one}", 200, headers=alice, body=new)
-    yield Case("list on behalf", f"GET /api/keys{ACTING}", 200, headers=alice)
-    yield Case("create on behalf", f"POST /api/keys{ACTING}", 201, headers=alice, body=new)
-    yield Case(
-        "create on behalf with a scope that one may not hand out",
+        yield case(f"POST {one}/{action}{ACTING}", status, "jwt", headers=JSON)
+    # A key that may do more than one may hand out.
+    more = f"POST /api/keys/<key_acme_run_id>/rotate{ACTING}"
+    yield case(more, "permission_denied", "jwt", needs="tasks:read tasks:run", headers=JSON)
+    yield case(f"PATCH {one}{ACTING}", 200, "jwt", headers=JSON, body=new)
+    yield case(f"GET /api/keys{ACTING}", 200, "jwt", headers=JSON)
+    yield case(f"POST /api/keys{ACTING}", 201, "jwt", headers=JSON, body=new)
+    yield case(
         f"POST /api/keys{ACTING}",
-        422,
         "input_invalid",
-        headers=alice,
+        "jwt",
+        name="create on behalf with a scope that one may not hand out",
+        headers=JSON,
         body='{"name": "deploy", "scopes": ["tasks:run"]}',
         fields=("scopes",),
     )
     for request in (*MANAGING, "GET /api/keys", "GET /api/keys/<key_id>"):
         target = f"{request.replace('<key_id>', '<key_acme_id>')}{ACTING}"
         body = new if request in {"POST /api/keys", "PATCH /api/keys/<key_id>"} else ""
-        yield Case(
-            f"a key of the account itself on {target}",
-            target,
-            403,
-            "interactive_required",
-            INTERACTIVE,
-            (*bearer("key_acme"), *JSON),
-            body,
-        )
-        for credential, wanted in (
-            ("jwt_bob", target),
-            ("jwt_admin", target),
-            ("jwt", target.replace("acme", "none")),
-            ("jwt", target.replace("org%3Aacme", "bob")),
-            ("jwt", target.replace("org%3Aacme", "alice")),
-            ("jwt", target.replace("org%3Aacme", "")),
-            ("jwt", target.replace("org%3Aacme", "%00")),
+        # A key of the account itself.
+        yield case(target, "interactive_required", "key_acme", headers=JSON, body=body)
+        for credential, owner in (
+            ("jwt_bob", "org%3Aacme"),
+            ("jwt_admin", "org%3Aacme"),
+            ("jwt", "org%3Anone"),
+            ("jwt", "bob"),
+            ("jwt", "alice"),
+            ("jwt", ""),
+            ("jwt", "%00"),
         ):
-            yield Case(
-                f"{credential} on {wanted}",
-                wanted.replace("<key_none_id>", "<key_acme_id>"),
-                403,
-                "permission_denied",
-                BARE,
-                (*bearer(credential), *JSON),
-                body,
-            )
-    yield Case(
-        "on behalf of two owners",
-        f"GET /api/keys/<key_acme_id>{ACTING}&on_behalf_of=alice",
-        422,
+            wanted = target.replace("org%3Aacme", owner)
+            yield case(wanted, "permission_denied", credential, headers=JSON, body=body)
+    yield case(
+        f"GET {one}{ACTING}&on_behalf_of=alice",
         "input_invalid",
-        headers=alice,
+        "jwt",
+        headers=JSON,
         fields=("on_behalf_of",),
     )

@@ -13,7 +13,7 @@ from msk_auth import Principal, require_interactive
 from msk_auth.errors import CredentialRefused, StoreUnavailable
 
 from .adapter_contract import Reply, check
-from .case import INTERACTIVE, MALFORMED, MISSING, TOKEN, Case, bearer
+from .case import Case, bearer, case
 from .world import START, TaskNotFound, User, World, make_world
 
 POLICY_VIOLATION: Final = 1008
@@ -77,8 +77,8 @@ def talk(text: str, principal: Principal[User]) -> str:
 
 
 def _refused() -> Iterator[Case]:
-    for path in ("/ws", "/ws/admin"):
-        yield Case(f"nothing on {path}", f"WS {path}", 401, "credentials_missing", MISSING)
+    for request in ("WS /ws", "WS /ws/admin"):
+        yield case(request, "credentials_missing")
         for name, code in {
             "key_typo": "key_malformed",
             "key_unknown": "key_unknown",
@@ -88,35 +88,23 @@ def _refused() -> Iterator[Case]:
             "jwt_expired": "token_expired",
             "jwt_ended": "token_revoked",
         }.items():
-            yield Case(f"{name} on {path}", f"WS {path}", 401, code, TOKEN, bearer(name))
-    yield Case(
-        "a key where a login is needed",
-        "WS /ws/admin",
-        403,
-        "interactive_required",
-        INTERACTIVE,
-        bearer("key_admin"),
-    )
-    several = (*bearer("key"), *bearer("jwt"))
+            yield case(request, code, name)
+    yield case("WS /ws/admin", "interactive_required", "key_admin")
     for name, headers in {
         "no token": (("authorization", "Bearer"),),
-        "two credentials": several,
+        "two credentials": (*bearer("key"), *bearer("jwt")),
     }.items():
-        yield Case(name, "WS /ws", 400, "request_malformed", MALFORMED, headers)
-    elsewhere: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
-        "the query": ("WS /ws?access_token=<jwt>", ()),
-        "a subprotocol": ("WS /ws", (("sec-websocket-protocol", "bearer, <key>"),)),
-        "a cookie": ("WS /ws", (("cookie", "access_token=<jwt>"),)),
-    }
-    for place, (request, headers) in elsewhere.items():
-        yield Case(f"credentials in {place}", request, 401, "credentials_missing", MISSING, headers)
-    yield Case(
-        "a problem of the application's own before the handshake",
-        "WS /ws/missing",
-        404,
-        "task_not_found",
-        headers=bearer("jwt"),
-    )
+        yield case("WS /ws", "request_malformed", name=name, headers=headers)
+    yield case("WS /ws?access_token=<jwt>", "credentials_missing")
+    for place, header in {
+        "a subprotocol": ("sec-websocket-protocol", "bearer, <key>"),
+        "a cookie": ("cookie", "access_token=<jwt>"),
+    }.items():
+        yield case(
+            "WS /ws", "credentials_missing", name=f"credentials in {place}", headers=(header,)
+        )
+    # A problem of the application's own before the handshake.
+    yield case("WS /ws/missing", "task_not_found", "jwt")
 
 
 _REFUSED: Final = tuple(_refused())
