@@ -431,6 +431,8 @@ async def test_a_method_that_the_gate_does_not_know_needs_a_key_without_scopes(
         rpc("tasks/result", taskId="1"),
         rpc("completion/complete"),
         rpc("completion/complete", ref={"type": ["ref/prompt"], "name": "plan"}),
+        # The name of a method that needs nothing is no kind of reference.
+        rpc("completion/complete", ref={"type": "ping"}),
     ]
     for message in unknown:
         for credential, status in [("key_read", 403), ("key", 200), ("jwt", 200)]:

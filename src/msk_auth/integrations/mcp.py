@@ -94,10 +94,10 @@ _NAMED: Final = {
     "resources/read": ("resources", "uri"),
     "resources/subscribe": ("resources", "uri"),
     "resources/unsubscribe": ("resources", "uri"),
-    "ref/prompt": ("prompts", "name"),
-    "ref/resource": ("resourceTemplates", "uri"),
+    "completion/ref/prompt": ("prompts", "name"),
+    "completion/ref/resource": ("resourceTemplates", "uri"),
 }
-"""What a method, or the reference of a completion, is about, and the parameter that names it."""
+"""What a method is about, and the parameter that names it; a completion is about what it refers to."""
 
 # They reach nothing that has a policy. Notifications do not either.
 _OPEN: Final = _LISTS.keys() | {"initialize", "ping", "logging/setLevel", "server/discover"}
@@ -296,7 +296,8 @@ class _Gate(Generic[UserT]):
                 if scope["method"] == "POST":
                     message = await self._read(receive)
                     receive = _replay(to_json(message), receive)
-                    self._authorize_message(principal, message)
+                    for subject in _subjects(message):
+                        self._authorize(principal, self._rows(*subject))
                 if message.get("method") in _LISTS:
                     await self._list(inner, receive, pass_on, principal)
                 else:
@@ -374,27 +375,6 @@ class _Gate(Generic[UserT]):
             raise RequestMalformed("Send one JSON-RPC message in the body.")
         return message
 
-    def _authorize_message(self, principal: Principal[UserT], message: dict[str, Any]) -> None:
-        """Let a message pass, or raise a problem."""
-        method, params = message.get("method"), _object(message.get("params"))
-        if method == "completion/complete":
-            params = _object(params.get("ref"))
-            method = str(params.get("type"))
-        if method is None or method in _OPEN or method.startswith("notifications/"):
-            # None is the client's response to a request of the server.
-            return
-        if method == "subscriptions/listen":
-            # Servers give the list of URIs different names.
-            for listed in _object(params.get("notifications")).values():
-                for uri in _list(listed):
-                    self._authorize(principal, self._rows("resources", uri))
-        elif method in _NAMED:
-            kind, name = _NAMED[method]
-            rows = self._rows(kind, params.get(name), params.get("arguments"))
-            self._authorize(principal, rows)
-        else:
-            self._authorize(principal, [(_REQUIRE, {})])
-
     def _authorize(self, principal: Principal[UserT], rows: Sequence[_Row]) -> None:
         for policy, arguments in rows:
             self._auth.authenticator.authorize(principal, policy, arguments)
@@ -407,7 +387,7 @@ class _Gate(Generic[UserT]):
         """
         # What is missing names no resource.
         arguments = defaultdict(str, _object(given))
-        table = self.tables["resources" if kind == "resourceTemplates" else kind]
+        table = self.tables.get("resources" if kind == "resourceTemplates" else kind)
         if table is None:
             return [(_REQUIRE, arguments)]
         rows: list[_Row] = []
@@ -493,6 +473,23 @@ def _parsed(text: bytes) -> dict[str, Any]:
         return _object(json.loads(text.decode()))
     except (ValueError, RecursionError):
         return {}
+
+
+def _subjects(message: dict[str, Any]) -> Iterator[tuple[str, object, object]]:
+    """What a message is about, by its kind, its name and its arguments; nothing if it reaches nothing that has a policy."""
+    method, params = message.get("method"), _object(message.get("params"))
+    if method == "completion/complete":
+        params = _object(params.get("ref"))
+        method = f"completion/{params.get('type')}"
+    if method == "subscriptions/listen":
+        # Servers give the list of URIs different names.
+        for listed in _object(params.get("notifications")).values():
+            for uri in _list(listed):
+                yield "resources", uri, None
+    elif method is not None and method not in _OPEN and not method.startswith("notifications/"):
+        # Without a method it is the client's response to a request of the server.
+        kind, name = _NAMED.get(method, ("", ""))
+        yield kind, params.get(name), params.get("arguments")
 
 
 def _object(value: object) -> dict[str, Any]:
