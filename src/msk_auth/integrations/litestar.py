@@ -30,7 +30,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import (
-    AsyncGenerator,
     Awaitable,
     Callable,
     Collection,
@@ -38,7 +37,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial, wraps
 from typing import Any, Final, Generic, Self, TypeGuard, cast
@@ -443,7 +441,7 @@ class LitestarAuth(
         config.exception_handlers = dict(config.exception_handlers)
         self._errors.add_to(config.exception_handlers)
         config.after_exception.append(self._errors.remember)
-        config.lifespan.append(self._lifespan)
+        config.lifespan.append(self._authenticator)
         if isinstance(config.logging_config, BaseLoggingConfig):
             # Applications may share it. A refusal is an answer, not an error of the application: Litestar is not to log its
             # traceback.
@@ -607,11 +605,6 @@ class LitestarAuth(
 
         return provide_principal
 
-    @asynccontextmanager
-    async def _lifespan(self, _app: Litestar) -> AsyncGenerator[None]:
-        async with self.authenticator:
-            yield
-
     def _describe(self, app_config: AppConfig) -> None:
         if app_config.openapi_config is None:
             return
@@ -657,11 +650,6 @@ def _guards_of(layer: Any) -> list[Guard[Any]]:
 def _is_marked(handler: BaseRouteHandler, layers: Sequence[Any]) -> bool:
     guards = [guard for layer in layers for guard in layer.guards or ()]
     return any(has_own_guard(each) for each in (handler, handler.fn, *guards))
-
-
-def declared_policies(handler: BaseRouteHandler) -> tuple[Policy, ...] | None:
-    """What a handler demands as it was registered; empty if it is public, None without the plugin."""
-    return handler.opt.get(_POLICIES)
 
 
 def _operation_class(row: Row) -> type[Operation]:
@@ -748,7 +736,7 @@ def _methods_of(handler: HTTPRouteHandler) -> tuple[str, ...]:
 
 def _found(handler: Any, path: str, methods: tuple[str, ...], kind: RouteKind) -> AuditedRoute:
     own_guard = handler.opt.get(_OWN_GUARD, False)
-    policies = None if own_guard else declared_policies(handler)
+    policies = None if own_guard else handler.opt.get(_POLICIES)
     return AuditedRoute(
         path,
         methods,
