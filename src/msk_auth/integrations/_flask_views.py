@@ -315,6 +315,7 @@ class DeclaredViews:
             # Flask adds no view from here on.
             found = self._found[app] = {}
         if endpoint is None:
+            # There is nothing to guard: Flask answers 404, 405 or a redirect.
             return []
         view = app.view_functions.get(endpoint)
         checks = found.get((endpoint, method, view))

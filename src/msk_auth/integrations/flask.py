@@ -632,13 +632,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
             policies = self._checks_of(app, request.endpoint, request.method)
             if self._authenticator.is_flush_due:
                 after_this_request(functools.partial(self._flush_after, app))
-            rule = request.url_rule
-            # Without a rule there is nothing to guard: Flask answers 404, 405 or a redirect.
-            if rule is None or (request.method == "OPTIONS" and _is_preflight(rule)):
+            if request.method == "OPTIONS" and _is_preflight(request.url_rule):
                 return None
             # A route of the library holds no session of the application while the store waits for a connection of its own.
             in_session = self._find_session is not None and not is_library_view(
-                app.view_functions.get(rule.endpoint)
+                app.view_functions.get(request.endpoint or "")
             )
             try:
                 for policy in policies:
