@@ -65,6 +65,8 @@ READ: dict[str, Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "get_key": lambda key_id: ((key_id,), {}),
     "list_keys": lambda _: ((), {}),
 }
+OPERATIONS = MANAGE | READ
+OF_ONE_KEY = [name for name in OPERATIONS if name not in {"create_key", "list_keys"}]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +128,7 @@ def test_local_code_manages_keys(world: World) -> None:
 NO_ID = ["", " ", "a b", "%", "_" * 12, "*", "A" * 65, "A" * 1_000_000, "A\x00", "A\n", "é", "٣", "\ud800", "../x", "' OR 1=1 --", "msk_AAAAAAAAAAAA_x"]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "method", [name for name in MANAGE | READ if name not in {"create_key", "list_keys"}]
-)
+@pytest.mark.parametrize("method", OF_ONE_KEY)
 def test_the_key_of_another_owner_is_answered_like_an_unknown_one(
     world: World, method: str
 ) -> None:
@@ -136,7 +136,7 @@ def test_the_key_of_another_owner_is_answered_like_an_unknown_one(
     world.forget_calls()
     answers = []
     for key_id in (created.record.id, "Z" * 12, "Z"):
-        args, options = (MANAGE | READ)[method](key_id)
+        args, options = OPERATIONS[method](key_id)
         with pytest.raises(KeyNotFound) as refused:
             world.call(method, world.login("bob"), *args, **options)
         answers.append((refused.value.status, refused.value.detail, refused.value.challenge()))
@@ -145,25 +145,21 @@ def test_the_key_of_another_owner_is_answered_like_an_unknown_one(
     assert world.store.get(created.record.id) == created.record
 
 
-@pytest.mark.parametrize(
-    "method", [name for name in MANAGE | READ if name not in {"create_key", "list_keys"}]
-)
+@pytest.mark.parametrize("method", OF_ONE_KEY)
 def test_what_cannot_be_an_id_is_not_looked_for(world: World, method: str) -> None:
     for key_id in NO_ID:
         with case(key_id):
-            args, options = (MANAGE | READ)[method](key_id)
+            args, options = OPERATIONS[method](key_id)
             with pytest.raises(KeyNotFound):
                 world.call(method, world.login(), *args, **options)
             assert world.store.calls == []
 
 
-@pytest.mark.parametrize(
-    "method", [name for name in MANAGE | READ if name not in {"create_key", "list_keys"}]
-)
+@pytest.mark.parametrize("method", OF_ONE_KEY)
 def test_a_deleted_key_is_not_there_any_more(world: World, method: str) -> None:
     created = world.create()
     world.call("delete_key", world.login(), created.record.id)
-    args, options = (MANAGE | READ)[method](created.record.id)
+    args, options = OPERATIONS[method](created.record.id)
     with pytest.raises(KeyNotFound):
         world.call(method, world.login(), *args, **options)
 
@@ -934,14 +930,14 @@ def _async_append(order: list[str], world: World) -> Callable[[], Any]:
     return wait
 
 
-@pytest.mark.parametrize("method", MANAGE | READ)
+@pytest.mark.parametrize("method", OPERATIONS)
 def test_a_store_that_fails_is_unavailable_and_nothing_is_reported(
     world: World, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     created = world.create()
     world.forget_calls()
     world.store.fail(ConnectionError("the database is gone"))
-    args, options = (MANAGE | READ)[method](created.record.id)
+    args, options = OPERATIONS[method](created.record.id)
     with pytest.raises(Problem) as refused:
         world.call(method, world.login(), *args, **options)
     assert (refused.value.status, refused.value.retry_after) == (503, 5)

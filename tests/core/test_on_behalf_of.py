@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case, refused_with
 from tests.core.support import NOW, SECOND, World, token
+from tests.core.test_key_management import OPERATIONS as METHODS
 
 from msk_auth import CredentialKind, KeyLimits, Owner, Principal, Session
 from msk_auth.errors import (
@@ -31,16 +32,6 @@ from msk_auth.keys import CreatedKey
 DAY = timedelta(days=1)
 ACME = "org:acme"
 READ, RUN = "tasks:read", "tasks:run"
-METHODS: dict[str, Callable[[str], tuple[tuple[Any, ...], dict[str, Any]]]] = {
-    "create_key": lambda _: ((), {"name": "more"}),
-    "rotate_key": lambda key_id: ((key_id,), {}),
-    "revoke_key": lambda key_id: ((key_id,), {}),
-    "delete_key": lambda key_id: ((key_id,), {}),
-    "expire_key": lambda key_id: ((key_id,), {"at": NOW + DAY}),
-    "update_key": lambda key_id: ((key_id,), {"name": "edited"}),
-    "get_key": lambda key_id: ((key_id,), {}),
-    "list_keys": lambda _: ((), {}),
-}
 MAKING = ["create_key", "rotate_key"]
 
 
