@@ -11,17 +11,16 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from urllib.error import HTTPError
 
 import pytest
 from click.testing import CliRunner, Result
+from examples.task_service.tests.faults.clients import Client
 from examples.task_service.tests.service_support import ADMIN_PASSWORD, secrets_in
 from prometheus_client import CollectorRegistry
 from tests.databases import postgres_database
@@ -111,17 +110,9 @@ class Serving:
     def request(
         self, method: str, path: str, body: Any = None, credential: str | None = None
     ) -> tuple[int, Any]:
-        headers = {"Content-Type": "application/json"}
-        if credential is not None:
-            headers["Authorization"] = f"Bearer {credential}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.origin + path, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return response.status, json.loads(response.read() or b"null")
-        except HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
+        port = int(self.origin.rpartition(":")[2])
+        answer = Client(port, credential).send(method, path, body)
+        return answer.status, answer.body if answer.text else None
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
