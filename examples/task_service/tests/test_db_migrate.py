@@ -14,7 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from examples.task_service.tests import version_before
-from examples.task_service.tests.accounts_support import KINDS, START, database_url
+from examples.task_service.tests.accounts_support import KINDS, database_url
 from examples.task_service.tests.runs_support import fresh_postgres
 from sqlalchemy import Connection, func, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
@@ -75,36 +75,6 @@ async def test_an_empty_database_gets_the_schema(db: Database) -> None:
         # So a process of that version may be started beside it.
         works = await connection.execute(select(schema.schema_works_with))
         assert [tuple(row) for row in works] == [(await _head(db), version_before.REVISION)]
-
-
-async def test_a_later_migration_keeps_the_data(
-    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next version's migration, as a maintainer will write it."""
-    await migrate(db)
-    async with db.write() as connection:
-        await connection.execute(
-            insert(schema.users).values(id="usr_1", username="ann", roles=[], created_at=START)
-        )
-    module = tmp_path / "next" / "migrate.py"
-    shutil.copytree(
-        Path(migrate_module.__file__).with_name("migrations"), module.with_name("migrations")
-    )
-    (module.with_name("migrations") / "versions" / "next_colour.py").write_text(
-        "import sqlalchemy as sa\n"
-        "from alembic import op\n"
-        f"revision, down_revision, works_with = 'next', {await _head(db)!r}, ()\n"
-        "def upgrade():\n"
-        "    op.add_column('users', sa.Column('colour', sa.String(8), server_default='grey'))\n"
-    )
-    monkeypatch.setattr(migrate_module, "__file__", str(module))
-    assert await schema_state(db) is not SchemaState.CURRENT
-    await migrate(db)
-
-    assert await schema_state(db) is SchemaState.CURRENT
-    async with db.read() as connection:
-        row = (await connection.execute(text("SELECT username, colour FROM users"))).one()
-    assert tuple(row) == ("ann", "grey")
 
 
 async def test_a_failed_migration_changes_nothing(
