@@ -134,7 +134,7 @@ class JsonRoute(APIRoute):
         )
         self._known = sorted(_query_names(self.dependant))
 
-    def _refuse_unknown(self, request: Request) -> None:
+    async def _refuse_unknown(self, request: Request) -> None:
         unknown = [name for name in request.query_params if name not in self._known]
         if unknown:
             message = f"Unknown query parameter. Allowed: {', '.join(self._known) or 'none'}."
