@@ -141,10 +141,14 @@ class Task(_Output):
     last_run: Run | None
 
 
-class TaskWithRuns(Task):
-    """A task with its newest runs, newest first."""
+class ListedTask(Task):
+    """A task in a list.
 
-    recent_runs: list[Run]
+    Attributes:
+        recent_runs: Its newest runs, newest first; present if the request asks for them.
+    """
+
+    recent_runs: list[Run] = []
 
 
 class TaskPage(_Output):
@@ -154,7 +158,7 @@ class TaskPage(_Output):
         total: How many tasks all pages have; present if the request has `count=true`.
     """
 
-    items: list[TaskWithRuns] | list[Task]
+    items: list[ListedTask]
     next_cursor: str | None
     total: int | None = None
 
