@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-REVISION = "0022"
+REVISION = "0019"
 
 _ON_SQLITE = {
     "BIGSERIAL": "INTEGER",

@@ -11,7 +11,7 @@ from alembic import op
 
 revision = "0023"
 down_revision = "0022"
-works_with = ("0022",)
+works_with = ("0019", "0020", "0021", "0022")
 
 
 def upgrade() -> None:

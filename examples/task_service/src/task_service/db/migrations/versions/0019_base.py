@@ -2,11 +2,11 @@
 
 An empty database gets the newest schema at once, from `task_service.db.schema`.
 
-Revision ID: 0022
+Revision ID: 0019
 Revises:
 """
 
-revision = "0022"
+revision = "0019"
 down_revision = None
 works_with = ()
 

@@ -256,21 +256,5 @@ CREATE TABLE run_log (
     CONSTRAINT fk_run_log_run_id_runs FOREIGN KEY(run_id) REFERENCES runs (id)
 );
 
-CREATE TABLE owner_turns (
-    owner_id VARCHAR(32) NOT NULL,
-    turn BIGINT NOT NULL,
-    CONSTRAINT pk_owner_turns PRIMARY KEY (owner_id),
-    CONSTRAINT fk_owner_turns_owner_id_users FOREIGN KEY(owner_id) REFERENCES users (id)
-);
-CREATE INDEX ix_owner_turns_turn ON owner_turns (turn);
-INSERT INTO schema_works_with (revision, code) VALUES ('0020', '0019');
-
-ALTER TABLE msk_auth_api_keys ADD COLUMN resources TEXT;
-INSERT INTO schema_works_with (revision, code) VALUES ('0021', '0019');
-INSERT INTO schema_works_with (revision, code) VALUES ('0021', '0020');
-CREATE INDEX IF NOT EXISTS ix_runs_created_at_id ON runs (created_at, id);
-CREATE INDEX IF NOT EXISTS ix_runs_owner_id_created_at_id ON runs (owner_id, created_at, id);
-INSERT INTO schema_works_with (revision, code) VALUES ('0022', '0019');
-INSERT INTO schema_works_with (revision, code) VALUES ('0022', '0020');
-INSERT INTO schema_works_with (revision, code) VALUES ('0022', '0021');
-INSERT INTO alembic_version (version_num) VALUES ('0022');
+INSERT INTO schema_works_with (revision, code) VALUES ('0019', '0018');
+INSERT INTO alembic_version (version_num) VALUES ('0019');
