@@ -275,44 +275,34 @@ _PAGING: Final = (
     _parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 50}),
 )
 
+
+def _on_one_key(summary: str, responses: Json, **more: Any) -> Json:
+    """An operation on one of the caller's keys."""
+    return _operation(summary, responses | _NOT_FOUND, _ID, _DELEGATED, **more)
+
+
 LIST_KEYS: Final = _operation(
     "List your API keys, newest first", _PAGE, _STATUS, *_PAGING, _LABELLED, _DELEGATED
 )
 CREATE_KEY: Final = _operation(
     "Create an API key", _CREATED | _CONFLICT, _DELEGATED, body=_ref("NewApiKey")
 )
-GET_KEY: Final = _operation(
-    "Show one of your API keys",
-    _success("The key.", _ref("ApiKey")) | _NOT_FOUND,
-    _ID,
-    _DELEGATED,
+GET_KEY: Final = _on_one_key("Show one of your API keys", _success("The key.", _ref("ApiKey")))
+UPDATE_KEY: Final = _on_one_key(
+    "Edit an API key", _success("The edited key.", _ref("ApiKey")), body=_ref("UpdateApiKey")
 )
-UPDATE_KEY: Final = _operation(
-    "Edit an API key",
-    _success("The edited key.", _ref("ApiKey")) | _NOT_FOUND,
-    _ID,
-    _DELEGATED,
-    body=_ref("UpdateApiKey"),
-)
-ROTATE_KEY: Final = _operation(
+ROTATE_KEY: Final = _on_one_key(
     "Replace an API key by a successor",
-    _CREATED | _NOT_FOUND | _CONFLICT,
-    _ID,
-    _DELEGATED,
+    _CREATED | _CONFLICT,
     body=_ref("RotateApiKey"),
     needs_body=False,
 )
-REVOKE_KEY: Final = _operation(
-    "Revoke an API key, for good",
-    _success("The revoked key.", _ref("ApiKey")) | _NOT_FOUND,
-    _ID,
-    _DELEGATED,
+REVOKE_KEY: Final = _on_one_key(
+    "Revoke an API key, for good", _success("The revoked key.", _ref("ApiKey"))
 )
-DELETE_KEY: Final = _operation(
+DELETE_KEY: Final = _on_one_key(
     "Revoke an API key and take it off the list",
-    {"204": {"description": "The key is revoked and off the list."}} | _NOT_FOUND,
-    _ID,
-    _DELEGATED,
+    {"204": {"description": "The key is revoked and off the list."}},
 )
 LIST_ALL_KEYS: Final = _operation(
     "List the API keys of all owners",
@@ -423,10 +413,8 @@ def complete_document(
                 requirements, schemes, login_scheme, header, method
             )
             responses: Json = operation.get("responses", {})
-            described = {
-                status: each for status, each in _REFUSALS.items() if status not in responses
-            }
-            operation["responses"] = {**responses, **described}
+            # Those of the application count, and stay in front.
+            operation["responses"] = responses | _REFUSALS | responses
         if errors == "http":
             operation["responses"] = _without_form(operation.get("responses", {}))
         if "parameters" in operation:
