@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -195,23 +196,18 @@ def _without_frames(problem: Problem) -> Problem:
     return problem.with_traceback(None)
 
 
+@dataclass(frozen=True, slots=True)
 class LoginSources:
     """What an application configured at its adapter.
 
-    Args:
+    Attributes:
         functions: Each takes the framework's request, and returns a `Login` or None.
         own_csrf_protection: Whether a login counts for an unsafe method wherever the request came from. Otherwise only if a page
             of the same origin sent it.
     """
 
-    def __init__(
-        self,
-        functions: Sequence[Callable[[Any], object]],
-        *,
-        own_csrf_protection: bool,
-    ) -> None:
-        self.functions: tuple[Callable[[Any], object], ...] = tuple(functions)
-        self._checks_origin = not own_csrf_protection
+    functions: Sequence[Callable[[Any], object]]
+    own_csrf_protection: bool
 
     def ask(
         self,
@@ -230,7 +226,7 @@ class LoginSources:
             headers: With lower-case names.
         """
         is_foreign = (
-            self._checks_origin
+            not self.own_csrf_protection
             and method not in SAFE_METHODS
             and not is_same_origin(headers, scheme)
         )

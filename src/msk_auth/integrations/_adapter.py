@@ -56,7 +56,7 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
     ) -> None:
         self._find_session = find_session
         self._key_header = header
-        self._login_sources = LoginSources(logins, own_csrf_protection=own_csrf_protection)
+        self._login_sources = LoginSources(tuple(logins), own_csrf_protection)
         # The same in all copies.
         self._origin = object()
         self._given: GivenT | None = None

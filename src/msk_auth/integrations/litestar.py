@@ -586,7 +586,8 @@ class LitestarAuth(
         return admit_and_continue
 
     async def _admit(self, scope: Memory) -> None:
-        if _is_preflight(scope):
+        # A websocket has no method.
+        if scope.get("method") == "OPTIONS" and _is_preflight(scope):
             return
         options = scope["route_handler"].opt
         # A route of the library holds no session of the application while the store waits for a connection of its own.
@@ -700,10 +701,8 @@ def _is_preflight(scope: Any) -> bool:
 
     With a `cors_config` it never comes here. A middleware of the application may do what that does.
     """
-    # A websocket has no method.
-    if scope.get("method") != "OPTIONS" or not _answers_options(scope["route_handler"]):
-        return False
-    return all(values(scope, name) for name in (b"origin", b"access-control-request-method"))
+    names = (b"origin", b"access-control-request-method")
+    return _answers_options(scope["route_handler"]) and all(values(scope, name) for name in names)
 
 
 def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
