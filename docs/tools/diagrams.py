@@ -299,73 +299,49 @@ def draw_layers(rows: list[list[str]]) -> str:
 
 def verification() -> str:
     """What one verification in process costs."""
-    return _chart(
-        "verification",
-        "Microseconds of one verification, in process",
-        [
-            ("key: least work, one HMAC", "API key", "least work for a key"),
-            ("key, verified a moment ago (lease)", "API key", "key, leased, awaited"),
-            ("key, read from memory", "API key", "key, read from memory"),
-            ("HS256 token: least work", "Login token", "least work for an HS256 token"),
-            ("HS256 token, verified a moment ago (lease)", "Login token", "HS256, leased"),
-            ("HS256 token, at first sight", "Login token", "HS256, first sight"),
-            ("malformed key, refused", "Refused", "malformed key"),
-        ],
-    )
+    return _chart("verification", "Microseconds of one verification, in process")
 
 
 def authoritative() -> str:
     """What one verification that reads a database costs."""
-    return _chart(
-        "authoritative",
-        "Microseconds of one verification that reads",
-        [
-            ("SQLite: driver and least work", "SQLite", "SQLite driver's read, and least work"),
-            ("SQLite: verification", "SQLite", "verification awaited"),
-            ("PostgreSQL: driver", "PostgreSQL", "PostgreSQL driver's read, awaited"),
-            ("PostgreSQL: verification", "PostgreSQL", "verification awaited"),
-        ],
-    )
+    return _chart("authoritative", "Microseconds of one verification that reads a database")
 
 
 def service() -> str:
     """How many requests the task service answers beside a bare FastAPI application."""
-    asked = "Requests in a second, "
-    bare = "bare FastAPI, one read"
-    return _chart(
-        "service",
-        "Requests in a second, by one process",
-        [
-            ("bare FastAPI, one read of SQLite", f"{asked}who am I, SQLite", bare),
-            ("who am I, SQLite", f"{asked}who am I, SQLite", "the service"),
-            ("bare FastAPI, one read of PostgreSQL", f"{asked}who am I, PostgreSQL", bare),
-            ("who am I, PostgreSQL", f"{asked}who am I, PostgreSQL", "the service"),
-            (
-                "the same with a lease",
-                f"{asked}who am I, leased for 250 ms, PostgreSQL",
-                "the service",
-            ),
-        ],
-        column="rate",
-    )
+    return _chart("service", "Requests in a second", "who am I, ", column="rate")
 
 
-def _chart(name: str, title: str, rows: list[tuple[str, str, str]], *, column: str = "time") -> str:
-    """A bar for each row, under its label: from label, group and name in the result. What is compared with has a plain one."""
-    found = {(row.group, row.name): row for row in benchmarks_page.read(name).rows}
-    bars = [
-        (label, found[group, row].cells[column].median, bool(found[group, row].against))
-        for label, group, row in rows
+def _chart(name: str, title: str, beginning: str = "", *, column: str = "time") -> str:
+    """A bar for each row of a result that has an aim, and for what the row is compared with, which has a plain bar.
+
+    Args:
+        name: Of the result.
+        title: Stands above the bars.
+        beginning: Of the groups that are shown, behind the title.
+        column: Of the figures.
+    """
+    prefix = f"{title}, {beginning}" if beginning else ""
+    rows = [row for row in benchmarks_page.read(name).rows if row.group.startswith(prefix)]
+    compared = {row.against for row in rows if row.aim is not None}
+    bars: list[tuple[str, float, Frame]] = [
+        (
+            f"{row.group.removeprefix(prefix)}: {row.name}",
+            row.cells[column].median,
+            "core" if row.against else "box",
+        )
+        for row in rows
+        if row.aim is not None or row.name in compared
     ]
     described = "; ".join(f"{label}: {result.number(value)}" for label, value, _ in bars)
     drawing = Drawing(name, title, f"{described}.", 24 + 42 * len(bars))
     drawing.text(4, 16, title, anchor="start", kind="muted")
     longest = max(value for _, value, _ in bars)
-    for place, (label, value, is_ours) in enumerate(bars):
+    for place, (label, value, kind) in enumerate(bars):
         top = 24 + 42 * place
         width = max(2, (WIDTH - 70) * value / longest)
         drawing.text(4, top + 14, label, anchor="start")
-        drawing.frame(4, top + 20, width, 14, kind="core" if is_ours else "box")
+        drawing.frame(4, top + 20, width, 14, kind=kind)
         drawing.text(width + 10, top + 32, result.number(value), anchor="start", kind="muted")
     return drawing.figure()
 
