@@ -16,9 +16,10 @@ from typing import Any, Final, TypeAlias
 from fastapi import FastAPI
 
 from msk_auth import AsyncAdminKeys, AsyncAuthenticator
+from msk_auth.integrations import AuditedRoute
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
-from msk_auth.testing import Access, AuditedRoute, list_routes
+from msk_auth.testing import list_routes
 from task_service.api.openapi import problems
 from task_service.app import create_app
 from task_service.errors import TooManyRequests
@@ -142,15 +143,15 @@ def _words(operation: Json) -> str:
 
 
 def _access(route: AuditedRoute | None, operation: Json) -> str:
-    if route is None or route.access is Access.UNDECLARED or not operation.get("security"):
+    if route is None or route.access == "undeclared" or not operation.get("security"):
         return "Needs no credentials."
     words = {
-        Access.INTERACTIVE: "**A login only**: API keys are refused with `interactive_required`.",
-        Access.KEY: "**An API key only**: logins are refused with `key_required`.",
-        Access.ANY_CREDENTIAL: "A login or any API key.",
-        Access.AUTHENTICATED: "A login, or an API key without scopes of its own.",
-        Access.PERMISSIONS: "A login or an API key.",
-        Access.PUBLIC: "Needs no credentials.",
+        "interactive": "**A login only**: API keys are refused with `interactive_required`.",
+        "API key": "**An API key only**: logins are refused with `key_required`.",
+        "any credential": "A login or any API key.",
+        "authenticated": "A login, or an API key without scopes of its own.",
+        "permissions": "A login or an API key.",
+        "public": "Needs no credentials.",
     }[route.access]
     if route.permissions:
         words += " Permission: " + ", ".join(f"`{each}`" for each in route.permissions) + "."

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -138,18 +137,17 @@ ANY_METHOD: Final = "*"
 """Stands for every method, where the framework does not look at it."""
 
 
-class Access(Enum):
-    """Who gets through to a route."""
-
-    PUBLIC = "public"
-    ANY_CREDENTIAL = "any credential"
-    AUTHENTICATED = "authenticated"
-    PERMISSIONS = "permissions"
-    INTERACTIVE = "interactive"
-    LOGIN = "login"
-    KEY = "API key"
-    OWN_GUARD = "the application's own guard"
-    UNDECLARED = "undeclared"
+Access: TypeAlias = Literal[
+    "public",
+    "any credential",
+    "authenticated",
+    "permissions",
+    "interactive",
+    "login",
+    "API key",
+    "the application's own guard",
+    "undeclared",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,24 +179,28 @@ class AuditedRoute:
 
     @property
     def access(self) -> Access:
-        """Who gets through."""
+        """Who gets through.
+
+        One of `public`, `any credential`, `authenticated`, `permissions`, `interactive`, `login`, `API key`, `the application's
+        own guard` and `undeclared`.
+        """
         if self.own_guard:
-            return Access.OWN_GUARD
+            return "the application's own guard"
         if self.policies is None:
-            return Access.UNDECLARED
+            return "undeclared"
         if not self.policies:
-            return Access.PUBLIC
+            return "public"
         if any(policy.interactive for policy in self.policies):
-            return Access.INTERACTIVE
+            return "interactive"
         if any(policy.login for policy in self.policies):
-            return Access.LOGIN
+            return "login"
         if any(policy.key for policy in self.policies):
-            return Access.KEY
+            return "API key"
         if self.permissions:
-            return Access.PERMISSIONS
+            return "permissions"
         if any(policy.any_credential for policy in self.policies):
-            return Access.ANY_CREDENTIAL
-        return Access.AUTHENTICATED
+            return "any credential"
+        return "authenticated"
 
     @property
     def permissions(self) -> tuple[str, ...]:
@@ -214,10 +216,10 @@ class AuditedRoute:
     @property
     def policy(self) -> str:
         """What it demands, in one line."""
-        words = [self.access.value]
+        words: list[str] = [self.access]
         if self.permissions:
             listed = f"permissions: {', '.join(self.permissions)}"
-            words = [listed] if self.access is Access.PERMISSIONS else [*words, listed]
+            words = [listed] if self.access == "permissions" else [*words, listed]
         words += [f"resource: {p.resource}" for p in self.policies or () if p.resource is not None]
         if any(p.any_resource for p in self.policies or ()):
             words.append("any resource")
@@ -245,15 +247,13 @@ class RouteReport:
     @property
     def undeclared(self) -> tuple[AuditedRoute, ...]:
         """Routes that declare no policy, and of which the caller declares nothing either."""
-        return tuple(route for route in self.routes if route.access is Access.UNDECLARED)
+        return tuple(route for route in self.routes if route.access == "undeclared")
 
     @property
     def flagged(self) -> tuple[AuditedRoute, ...]:
         """Routes of which something is declared, and with something wrong."""
         return tuple(
-            route
-            for route in self.routes
-            if route.access is not Access.UNDECLARED and route.problems
+            route for route in self.routes if route.access != "undeclared" and route.problems
         )
 
     @property
@@ -313,7 +313,7 @@ def judge(
             )
         if is_contradiction:
             problems.append("is declared public, and guarded by the application. Decide.")
-        elif candidate.access is Access.UNDECLARED:
+        elif candidate.access == "undeclared":
             problems.append(
                 "declares no policy. Guard it, or declare it public or guarded by the application."
             )
@@ -332,7 +332,7 @@ def _is_impassable(policies: Collection[Policy]) -> bool:
 
 
 def _administration(route: AuditedRoute) -> str | None:
-    takes_no_key = route.access in {Access.INTERACTIVE, Access.LOGIN}
+    takes_no_key = route.access in {"interactive", "login"}
     if takes_no_key or (route.methods and set(route.methods) <= SAFE_METHODS):
         return None
     word = sensitive_word(route.path, route.permissions)

@@ -319,7 +319,7 @@ def _as_json(report: RouteReport) -> str:
                     "methods": list(route.methods),
                     "kind": route.kind,
                     "endpoint": route.name,
-                    "access": route.access.value,
+                    "access": route.access,
                     "permissions": list(route.permissions),
                     "max_age_seconds": route.max_age_seconds,
                     "shadowed_by": route.shadowed_by,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msk_auth.core.key_management import CreatedKey, Lifetime
+from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.keys import KeyValue
 from msk_auth.core.model import KeyFilter, KeyPage
 
@@ -11,5 +11,4 @@ __all__ = [
     "KeyFilter",
     "KeyPage",
     "KeyValue",
-    "Lifetime",
 ]

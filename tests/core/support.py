@@ -28,11 +28,11 @@ from msk_auth import (
     SigningKey,
     TokenProfile,
 )
-from msk_auth.core.tokens import ParsedToken
+from msk_auth.core.tokens import ParsedToken, VerifiedToken
 from msk_auth.events import Event
 from msk_auth.keys import CreatedKey
 from msk_auth.stores.memory import MemoryKeyStore
-from msk_auth.tokens import AlgorithmName, VerifiedToken
+from msk_auth.tokens import AlgorithmName
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -11,7 +11,6 @@ from msk_auth.core.errors import SigningKeysUnavailable
 from msk_auth.errors import (
     CredentialRefused,
     CredentialsMissing,
-    FieldError,
     Forbidden,
     InputInvalid,
     InteractiveRequired,
@@ -125,9 +124,7 @@ def test_a_refusal_may_carry_the_keys_public_id_and_never_shows_it() -> None:
 
 
 def test_invalid_input_names_each_field() -> None:
-    problem = InputInvalid(
-        [FieldError("name", "Too long."), FieldError("", "Not an object."), FieldError("a.b", "?")]
-    )
+    problem = InputInvalid([("name", "Too long."), ("", "Not an object."), ("a.b", "?")])
     assert problem.members() == {
         "errors": [
             {"field": "name", "message": "Too long."},
@@ -191,7 +188,7 @@ def test_answers_have_what_they_were_made_with() -> None:
     assert SigningKeysUnavailable(60).retry_after == 60
     assert TooManyAttempts(30).retry_after == 30
     (error,) = InputInvalid.of("name", "wrong").errors
-    assert error == FieldError("name", "wrong")
+    assert error == ("name", "wrong")
 
 
 def test_a_problem_has_its_status_code_on_the_class_too() -> None:

@@ -9,8 +9,7 @@ import pytest
 from tests.core.support import World
 
 from msk_auth import ApiKey
-from msk_auth.core.fields import EDITABLE, INPUTS, KEY_FIELDS, KeyDetails, KeyEdit
-from msk_auth.stores import KeyUpdate
+from msk_auth.core.fields import EDITABLE, INPUTS, KEY_FIELDS, KeyDetails, KeyEdit, KeyUpdate
 
 
 def test_the_table_has_the_attributes_of_a_record_in_their_order() -> None:

@@ -272,7 +272,7 @@ async def test_without_a_cookie_of_its_own_none_is_read() -> None:
 async def test_the_audit_and_the_document_say_so() -> None:
     config = OpenAPIConfig(title="Shop", version="1")
     app, _ = application(password_auth(), openapi_config=config)
-    audited = {route.path: route.access.value for route in list_routes(app).routes}
+    audited = {route.path: route.access for route in list_routes(app).routes}
     assert (audited["/mine"], audited["/settings"], audited["/health"]) == (
         "permissions",
         "the application's own guard",

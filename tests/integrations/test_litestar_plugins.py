@@ -93,7 +93,7 @@ async def status(app: Any, world: World, path: str, credential: str | None = Non
 
 
 def audited(app: Litestar) -> dict[str, str]:
-    return {route.path: route.access.value for route in list_routes(app).routes}
+    return {route.path: route.access for route in list_routes(app).routes}
 
 
 class TestTheDefault:

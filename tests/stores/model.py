@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from msk_auth import ApiKey
 from msk_auth.errors import KeyLimitReached, KeyNotActive
-from msk_auth.stores import ExpiryQuery, KeyQuery, KeyUpdate, RecordedLease
+from msk_auth.stores import ExpiryQuery, KeyQuery, RecordedLease
 
 
 class Model:
@@ -77,7 +78,7 @@ class Model:
             raise
         return ended
 
-    def update(self, key_id: str, *, owner_id: str, fields: KeyUpdate) -> ApiKey | None:
+    def update(self, key_id: str, *, owner_id: str, fields: Mapping[str, Any]) -> ApiKey | None:
         own = self._own(key_id, owner_id)
         return own and self._put(replace(own, **fields))
 

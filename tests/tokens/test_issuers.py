@@ -16,8 +16,8 @@ from tests.core.support import NOW, World, parsed, token
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
 
 from msk_auth import ExternalIdentity, Owner
+from msk_auth.core.tokens import VerifiedToken
 from msk_auth.errors import ConfigurationError, CredentialRefused
-from msk_auth.tokens import VerifiedToken
 from msk_auth.tokens.issuers import ExternalIssuer, Provider, TokenRules
 from msk_auth.tokens.keysets import PinnedKeySet, RemoteKeySet
 

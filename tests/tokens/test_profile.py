@@ -31,8 +31,9 @@ from tests.core.support import (
 from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
 from msk_auth import CredentialKind, Owner, Principal, SigningKey, TokenProfile
+from msk_auth.core.tokens import VerifiedToken
 from msk_auth.errors import ConfigurationError, InteractiveRequired, LoginTooOld
-from msk_auth.tokens import AlgorithmName, VerifiedToken
+from msk_auth.tokens import AlgorithmName
 
 HOUR = timedelta(hours=1)
 T = int(NOW.timestamp())

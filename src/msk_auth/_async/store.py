@@ -15,6 +15,10 @@ class AsyncKeyStore(Protocol):
     """A store for :class:`~msk_auth.AsyncAuthenticator`, awaited on an event loop.
 
     The methods that change a key take `change`. A store without an `on_change` ignores it.
+
+    A store may also have `async def find_many(key_ids: Sequence[str]) -> Sequence[ApiKey]`: the records with these ids that
+    exist, in any order, as :meth:`find` reads them. Look-ups that arrive together then share one round trip. Each id comes at
+    most once, up to `msk_auth.batching.MAX_BATCH` of them; the read begins after the call.
     """
 
     async def find(self, key_id: str) -> ApiKey | None:
@@ -183,21 +187,4 @@ class AsyncKeyStore(Protocol):
 
     async def forget_lease(self, lease: RecordedLease) -> None:
         """Remove an entry if its mark is still this one; do nothing otherwise."""
-        ...
-
-
-class AsyncBatchStore(Protocol):  # async only
-    """What a store adds so that look-ups that arrive together share one round trip (`msk_auth.batching`).
-
-    A store without it works; each look-up is then a :meth:`AsyncKeyStore.find` of its own.
-    """
-
-    async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:
-        """The records with these ids that exist, as :meth:`AsyncKeyStore.find` reads them, in any order.
-
-        The read begins after the call: the result contains nothing that was read before.
-
-        Args:
-            key_ids: Each at most once; up to `msk_auth.batching.MAX_BATCH` of them.
-        """
         ...

@@ -16,6 +16,10 @@ class KeyStore(Protocol):
     """A store for :class:`~msk_auth.Authenticator`, called from any thread.
 
     The methods that change a key take `change`. A store without an `on_change` ignores it.
+
+    A store may also have `def find_many(key_ids: Sequence[str]) -> Sequence[ApiKey]`: the records with these ids that
+    exist, in any order, as :meth:`find` reads them. Look-ups that arrive together then share one round trip. Each id comes at
+    most once, up to `msk_auth.batching.MAX_BATCH` of them; the read begins after the call.
     """
 
     def find(self, key_id: str) -> ApiKey | None:

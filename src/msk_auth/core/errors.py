@@ -31,10 +31,9 @@ credential.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
@@ -394,8 +393,7 @@ class KeyNotActive(Problem):
     default_detail = "This key is revoked, expired or already rotated. Create a new one instead."
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
+class FieldError(NamedTuple):
     """What is wrong with one member of the input.
 
     Attributes:
@@ -411,22 +409,23 @@ class InputInvalid(Problem):
     """The request was understood and its content is not acceptable (RFC 9110, section 15.5.21).
 
     Args:
-        errors: One entry for each member that is wrong.
+        errors: For each member that is wrong its name (nested ones joined with dots, empty for the whole input) and a message:
+            what is wrong and what would be accepted. Kept as named tuples, `field` and `message`.
     """
 
     status = 422
     code = "input_invalid"
     title = "The input is not valid"
 
-    def __init__(self, errors: Sequence[FieldError]) -> None:
-        self.errors: tuple[FieldError, ...] = tuple(errors)
+    def __init__(self, errors: Iterable[tuple[str, str]]) -> None:
+        self.errors: tuple[FieldError, ...] = tuple(FieldError(*each) for each in errors)
         text = "; ".join(f"{e.field}: {e.message}" if e.field else e.message for e in self.errors)
         super().__init__(text)
 
     @classmethod
     def of(cls, field: str, message: str) -> InputInvalid:
         """One wrong member."""
-        return cls([FieldError(field, message)])
+        return cls([(field, message)])
 
     def members(self) -> Mapping[str, object]:
         return {"errors": [{"field": e.field, "message": e.message} for e in self.errors]}

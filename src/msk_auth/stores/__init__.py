@@ -8,19 +8,16 @@ One rule: a store keeps records and limits exactly, and does not decide who may 
 
 from __future__ import annotations
 
-from msk_auth._async.store import AsyncBatchStore, AsyncKeyStore
+from msk_auth._async.store import AsyncKeyStore
 from msk_auth._sync.store import KeyStore
-from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ExpiryQuery, KeyQuery
 from msk_auth.core.store import KeyChange, RecordedLease
 
 __all__ = [
-    "AsyncBatchStore",
     "AsyncKeyStore",
     "ExpiryQuery",
     "KeyChange",
     "KeyQuery",
     "KeyStore",
-    "KeyUpdate",
     "RecordedLease",
 ]

@@ -16,12 +16,7 @@ from __future__ import annotations
 
 import pytest
 
-from msk_auth._route_audit import (
-    Access,
-    AuditedRoute,
-    audit_routes,
-    list_routes,
-)
+from msk_auth._route_audit import audit_routes, list_routes
 
 # Before they are imported: a contract that fails then shows the values it compared.
 pytest.register_assert_rewrite("msk_auth.testing._store_contract")
@@ -39,8 +34,6 @@ from ._store_contract import (  # noqa: E402 - see above
 )
 
 __all__ = [
-    "Access",
-    "AuditedRoute",
     "BackgroundLoop",
     "ChangeRecorder",
     "FrozenClock",

@@ -508,7 +508,7 @@ class StoreContract:
         store.insert(make_record("second"), max_active=2, now=NOW)
 
     def test_several_are_found_at_once_as_they_are_now(self, store: KeyStore) -> None:
-        # By an AsyncBatchStore; of another store each is looked up.
+        # By `find_many`; of a store without it each is looked up.
         def find_each(key_ids: Sequence[str]) -> list[ApiKey]:
             return [record for key_id in key_ids if (record := store.find(key_id))]
 

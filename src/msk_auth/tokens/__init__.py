@@ -6,8 +6,6 @@ One rule: an issuer returns None for a token of another issuer, and raises for o
 
 from __future__ import annotations
 
-from msk_auth.core.tokens import VerifiedToken
-
 from .profile import AlgorithmName
 
-__all__ = ["AlgorithmName", "VerifiedToken"]
+__all__ = ["AlgorithmName"]

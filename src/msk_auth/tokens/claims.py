@@ -103,16 +103,7 @@ _log = logging.getLogger("msk_auth")
 Rule: TypeAlias = Callable[[Claims], bool]
 
 Grants: TypeAlias = str | Callable[[Mapping[str, object]], Iterable[str]] | None
-"""What limits the permissions of a token: a claim's name, a function of the claims, or None for nothing.
-
-- A name, such as `"scope"` or `"permissions"`: a string of names with spaces between them (RFC 6749, section 3.3), or an array
-  of strings. A claim that is missing or empty grants nothing. Anything else in its place is refused.
-- A function, for nested claims and for names to be mapped. It returns the names, and `()` to grant nothing. A token is refused
-  if the function raises or returns None, a single string, an object, or anything but strings.
-- None: the owner's permissions decide alone.
-
-Effective permissions are those of the owner that the token was granted as well. Other names have no effect.
-"""
+"""What limits the permissions of a token: see `ExternalIssuer`."""
 
 
 class ClaimsRules:

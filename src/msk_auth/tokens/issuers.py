@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ExternalIssuer",
-    "Grants",
     "KeySet",
     "PinnedKeySet",
     "Provider",
@@ -75,8 +74,16 @@ class ExternalIssuer:
             document has it. The provider's section of the reference has its form.
         audience: What the claim of the audience has for this application: the API's identifier, for ID tokens the client's id,
             or what the provider's section has. Of several one has to be there.
-        grants: Which claim limits the permissions: see :data:`Grants`. There is no default, since without a limit a token has all
-            permissions of its owner.
+        grants: What limits the permissions of a token to those of its owner that it was granted. There is no default, since
+            without a limit a token has all of them.
+
+            - A claim's name, such as `"scope"` or `"permissions"`: a string of names with spaces between them (RFC 6749,
+              section 3.3), or an array of strings. A claim that is missing or empty grants nothing. Anything else in its place
+              is refused.
+            - A function of the claims, for nested ones and for names to be mapped. It returns the names, and `()` to grant
+              nothing. A token is refused if the function raises or returns None, a single string, an object, or anything but
+              strings.
+            - None: the owner's permissions decide alone.
         token: Which kind is accepted, where the provider has access tokens (RFC 9068, for an API) and ID tokens (OpenID Connect
             Core, for a client); None for the provider's first. Or rules of your own, for tokens that differ from those of the
             provider's row.

@@ -229,6 +229,9 @@ class TokenProfile:
     def verify(self, token: str, now: datetime) -> VerifiedToken:
         """Check a token against this profile.
 
+        Returns:
+            What it says: `subject`, `expires_at`, `authenticated_at`, `session_id`, `interactive` and `scopes`.
+
         Raises:
             CredentialRefused: `token_expired` if everything is right but the time has run out, `token_invalid` for anything
                 else.

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from sqlalchemy import insert, select, update
 
 from msk_auth import KeyLimits, Principal
-from msk_auth.errors import FieldError, InputInvalid
+from msk_auth.errors import InputInvalid
 from task_service.db import schema
 from task_service.db.engine import lock_table
 from task_service.handlers.command import (
@@ -178,7 +178,7 @@ def _validated(values: Mapping[str, Any]) -> ServiceConfig:
     except ValidationError as error:
         raise InputInvalid(
             [
-                FieldError(
+                (
                     ".".join(str(part) for part in found["loc"]),
                     "Unknown setting. GET /api/admin/config lists the settings."
                     if found["type"] == "extra_forbidden"

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from msk_auth import Principal
-from msk_auth.errors import FieldError, InputInvalid
+from msk_auth.errors import InputInvalid
 from task_service.accounts.users import MAX_USERNAME
 from task_service.db.paging import PageRequest
 
@@ -139,7 +139,7 @@ class JsonRoute(APIRoute):
         if unknown:
             message = f"Unknown query parameter. Allowed: {', '.join(self._known) or 'none'}."
             names = unknown[:_MAX_MEMBERS]
-            raise InputInvalid([FieldError(name[:_MAX_NAME], message) for name in names])
+            raise InputInvalid([(name[:_MAX_NAME], message) for name in names])
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that parses strictly."""

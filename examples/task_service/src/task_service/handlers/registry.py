@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from msk_auth.errors import ConfigurationError, FieldError, InputInvalid
+from msk_auth.errors import ConfigurationError, InputInvalid
 from task_service.validation import message_of
 
 from .base import Handler, HandlerEnvironment, HandlerParams
@@ -167,10 +167,10 @@ def _refuse_unstorable(params: object) -> None:
         )
 
 
-def _fields(error: ValidationError) -> list[FieldError]:
+def _fields(error: ValidationError) -> list[tuple[str, str]]:
     """Pydantic's errors under the names that the client used."""
     found = error.errors(include_url=False, include_input=False)
     return [
-        FieldError(".".join(("params", *(str(part) for part in each["loc"]))), message_of(each))
+        (".".join(("params", *(str(part) for part in each["loc"]))), message_of(each))
         for each in found[:_MAX_ERRORS]
     ]

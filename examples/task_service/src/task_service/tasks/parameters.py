@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from sqlalchemy import Row
 
 from msk_auth import KeyFormat, Principal
-from msk_auth.errors import CredentialRefused, FieldError, InputInvalid
+from msk_auth.errors import CredentialRefused, InputInvalid
 from task_service.handlers import Handler, HandlerParams, HandlerRegistry
 from task_service.parameter_keys import ParameterKeys
 
@@ -107,13 +107,13 @@ class TaskParameters:
         kept = {} if before is None else self._kept(before, sent)
         params = {**sent, **kept}
         refused = [
-            FieldError(f"params.{name}", "There is no secret to keep. Send its value.")
+            (f"params.{name}", "There is no secret to keep. Send its value.")
             for name, value in sent.items()
             if name not in kept and (_is_sealed(value) or (name in secret_fields and value == MASK))
         ]
         if before is not None and params != before.params:
             refused += [
-                FieldError(
+                (
                     f"params.{name}",
                     "Another user entered this secret for the parameters as they are. To change them, send it again.",
                 )

@@ -97,7 +97,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         return await self._read(lambda on: self._operations.find(on, key_id))
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:  # async only
-        """See :class:`~msk_auth.stores.AsyncBatchStore`."""
+        """See :class:`~msk_auth.stores.AsyncKeyStore`."""
         return await self._read(lambda on: self._operations.find_many(on, key_ids))
 
     def may_share_reads(self) -> bool:  # async only
