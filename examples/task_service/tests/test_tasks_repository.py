@@ -177,7 +177,7 @@ async def test_tasks_are_listed_with_their_newest_runs(world: World) -> None:
     assert (found[idle.id]["recent_runs"], found[idle.id]["last_run"]) == ([], None)
     assert (await listed(world, BOB, recent=3)).items == []
     plain = await listed(world, ANN)
-    assert all("recent_runs" not in task.model_fields_set for task in plain.items)
+    assert all("recent_runs" not in task.model_dump() for task in plain.items)
     with pytest.raises(InputInvalid):
         await listed(world, ANN, recent=21)
 

@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -109,15 +109,12 @@ class Paging:
             statement = statement.where(
                 tuple_(*place) < after if order.descending else tuple_(*place) > after
             )
+        sorting = (column.desc() if order.descending else column.asc() for column in place)
         return (
             statement.add_columns(order.key.label("sort_key"))
-            .order_by(*self.sorting(*place))
+            .order_by(*sorting)
             .limit(self._limit + 1)
         )
-
-    def sorting(self, *place: ColumnElement[Any]) -> Iterator[ColumnElement[Any]]:
-        """The order of the page by these columns, its sort key and its id."""
-        return (column.desc() if self._order.descending else column.asc() for column in place)
 
     def cut(self, rows: Sequence[Row[Any]]) -> tuple[Sequence[Row[Any]], str | None]:
         """The rows of the page, and the cursor of the next one; None on the last one."""

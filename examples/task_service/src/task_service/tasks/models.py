@@ -141,14 +141,10 @@ class Task(_Output):
     last_run: Run | None
 
 
-class ListedTask(Task):
-    """A task in a list.
+class TaskWithRuns(Task):
+    """A task with its newest runs, newest first."""
 
-    Attributes:
-        recent_runs: Its newest runs, newest first; present if the request asks for them.
-    """
-
-    recent_runs: list[Run] = []
+    recent_runs: list[Run]
 
 
 class TaskPage(_Output):
@@ -158,7 +154,7 @@ class TaskPage(_Output):
         total: How many tasks all pages have; present if the request has `count=true`.
     """
 
-    items: list[ListedTask]
+    items: list[TaskWithRuns] | list[Task]
     next_cursor: str | None
     total: int | None = None
 

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
-    ColumnElement,
     Row,
     ScalarSelect,
     Select,
-    Subquery,
+    bindparam,
     exists,
     func,
     insert,
@@ -43,7 +42,6 @@ from task_service.ids import is_id, new_id
 
 from .models import (
     ALL_TASKS,
-    ListedTask,
     NewTask,
     Run,
     Task,
@@ -51,6 +49,7 @@ from .models import (
     TaskPage,
     TaskQuery,
     TaskSort,
+    TaskWithRuns,
 )
 from .parameters import TaskParameters, changed_secrets
 from .runs import (
@@ -95,40 +94,41 @@ def _select_tasks(principal: Principal[Any], query: TaskQuery = ALL_TASKS) -> Se
             or_(contains_text(tasks.c.name, query.search), tasks.c.id == query.search)
         )
     if query.state is not None:
-        statement = statement.where(of_newest_run("state", tasks.c.id) == query.state)
+        statement = statement.where(of_newest_run("state") == query.state)
     if query.owner is not None:
         owner = select(_OWNERS.c.id).where(_OWNERS.c.username == query.owner).scalar_subquery()
         statement = statement.where(tasks.c.owner_id == owner)
     return statement
 
 
-# Built once, as what follows: building an alias costs more than executing the statement.
+# Built once, as the statement below: building an alias costs more than executing the statement.
 _NEWEST: Final = runs.alias("newest")
 _OWNERS: Final = users.alias("owners")
 
 
-def of_newest_run(column: str, task_id: ColumnElement[str]) -> ScalarSelect[Any]:
-    """A column of the newest run of a task, which the index finds."""
+def of_newest_run(column: str) -> ScalarSelect[Any]:
+    """In a query of tasks: a column of each one's newest run, which the index finds."""
     return (
         select(_NEWEST.c[column])
-        .where(_NEWEST.c.task_id == task_id)
+        .where(_NEWEST.c.task_id == tasks.c.id)
         .order_by(_NEWEST.c.created_at.desc(), _NEWEST.c.id.desc())
         .limit(1)
+        .correlate(tasks)
         .scalar_subquery()
     )
 
 
-_LAST_RUN: Final = tuple(column.label(f"last_{column.name}") for column in RUN_COLUMNS)
+_LATEST_RUNS: Final = select(*RUN_COLUMNS).where(
+    runs.c.id.in_(
+        select(of_newest_run("id")).where(tasks.c.id.in_(bindparam("task_ids", expanding=True)))
+    )
+)
 
 
-def _with_last_run(found: Subquery) -> Select[Any]:
-    """Tasks, each with its newest run, whose columns are NULL if there is none.
-
-    Args:
-        found: The tasks, limited already: of others no run is looked up.
-    """
-    newest = runs.c.id == of_newest_run("id", found.c.id)
-    return select(found, *_LAST_RUN).outerjoin_from(found, runs, newest)
+async def latest_runs(connection: AsyncConnection, task_ids: Sequence[str]) -> dict[str, list[Run]]:
+    """The newest run of each task that has any; for one run it is many times faster than :func:`recent_runs`."""
+    found = await connection.execute(_LATEST_RUNS, {"task_ids": task_ids})
+    return {row.task_id: [as_run(row)] for row in found}
 
 
 async def recent_runs(
@@ -223,21 +223,23 @@ class Tasks:
             raise InputInvalid.of("recent_runs", f"Out of range. Allowed: 0 to {MAX_RECENT}.")
         paging = Paging(_ORDERS[query.sort], query, page, max_limit=MAX_PAGE)
         wanted = _select_tasks(principal, query)
-        found = paging.apply(wanted).subquery()
-        listed = _with_last_run(found).order_by(*paging.sorting(found.c.sort_key, found.c.id))
         async with self._accounts.db.read() as connection:
-            rows = (await connection.execute(listed)).all()
+            rows = (await connection.execute(paging.apply(wanted))).all()
             total = {"total": await count_rows(connection, wanted)} if page.count else {}
             shown, following = paging.cut(rows)
-            items = [self._members(row) for row in shown]
-            if recent:
-                newest = await recent_runs(connection, [row.id for row in shown], recent)
-                for each in items:
-                    of_task = newest.get(each["id"], [])
-                    each |= {"recent_runs": of_task, "last_run": next(iter(of_task), None)}
-        # A total or runs that were not asked for are left out.
-        tasks_of_page = [ListedTask.model_validate(each) for each in items]
-        return TaskPage(items=tasks_of_page, next_cursor=following, **total)
+            ids = [row.id for row in shown]
+            newest = (
+                await recent_runs(connection, ids, recent)
+                if recent
+                else await latest_runs(connection, ids)
+            )
+        items: list[Task] = []
+        for row in shown:
+            of_task = newest.get(row.id, [])
+            task = self._as_task(row, of_task)
+            items.append(TaskWithRuns(**dict(task), recent_runs=of_task) if recent else task)
+        # A total that was not asked for is left out.
+        return TaskPage(items=items, next_cursor=following, **total)
 
     async def get(self, principal: Principal[Any], task_id: str) -> Task:
         """One task that the principal may see.
@@ -251,14 +253,16 @@ class Tasks:
     async def _read(
         self, connection: AsyncConnection, principal: Principal[Any], task_id: str
     ) -> Task:
-        return Task.model_validate(self._members(await _find(connection, principal, task_id)))
+        row = await _find(connection, principal, task_id)
+        newest = await latest_runs(connection, [task_id])
+        return self._as_task(row, newest.get(task_id, []))
 
-    def _members(self, row: Row[Any]) -> dict[str, Any]:
-        """The members of a task, from a row of :func:`_with_last_run`."""
+    def _as_task(self, row: Row[Any], newest: Sequence[Run]) -> Task:
+        """Convert a row of `tasks`, with its newest runs."""
         columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
         params = self._parameters.mask(row.handler, row.params)
-        last_run = {name: columns[f"last_{name}"] for name in Run.model_fields}
-        return {**columns, "params": params, "last_run": None if row.last_id is None else last_run}
+        last_run = newest[0] if newest else None
+        return Task.model_validate({**columns, "params": params, "last_run": last_run})
 
     async def patch(self, principal: Principal[Any], task_id: str, changes: TaskChanges) -> Task:
         """Change a task, or hand it over. Queued and running runs keep the parameters that they were requested with.
@@ -347,11 +351,11 @@ class Tasks:
 
 
 async def _find(connection: AsyncConnection, principal: Principal[Any], task_id: str) -> Row[Any]:
-    """The row of a task that the principal may see, with its last run; raises TaskNotFound."""
+    """The row of a task that the principal may see; raises TaskNotFound."""
     if not is_id(task_id, "tsk"):
         raise TaskNotFound
-    wanted = _select_tasks(principal).where(tasks.c.id == task_id).subquery()
-    row: Row[Any] | None = (await connection.execute(_with_last_run(wanted))).one_or_none()
+    found = await connection.execute(_select_tasks(principal).where(tasks.c.id == task_id))
+    row: Row[Any] | None = found.one_or_none()
     if row is None:
         raise TaskNotFound
     return row
