@@ -186,14 +186,9 @@ def test_the_policy_of_the_reference_lets_nothing_inline_and_nothing_foreign_eit
 
 def test_the_renderer_of_the_reference_is_served_as_it_was_published(world: World) -> None:
     world.log_in()
-    page = world.client.get("/docs").text
-    paths = re.findall(r'"(/vendor/[^"]+)"', page)
-    assert [path.rpartition("/")[2] for path in paths] == [
-        "swagger-ui.css",
-        "swagger-ui-bundle.js",
-    ]
+    (renderer,) = re.findall(r'"(/vendor/[^"]+)"', world.client.get("/docs").text)
     folder = Path(web.__file__).parent / "vendor"
-    for path in paths:
+    for path in (f"{renderer}.css", f"{renderer}-bundle.js"):
         answer = world.client.get(path)
         file = folder / path.split("/", 3)[3]
         assert answer.content == file.read_bytes()

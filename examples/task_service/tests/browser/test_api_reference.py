@@ -20,7 +20,12 @@ async def test_an_operation_is_tried_as_the_person_who_is_logged_in(
     await page.goto(f"{live_service.url}/keys")
     await page.get_by_role("button", name="Account menu").click()
     await page.get_by_role("link", name="API reference", exact=True).click()
+    # The renderer is loaded when it is asked for.
+    await expect(page.get_by_role("button", name="Show operations")).to_be_visible()
+    assert not [url for url in asked if "/vendor/" in url or url.endswith("/openapi.json")]
+    await page.get_by_role("button", name="Show operations").press("Enter")
     operation = page.locator("#operations-Account-get_me")
+    await expect(page.get_by_role("region", name="Operations")).to_be_focused()
     await operation.get_by_role("button", name="/api/auth/me").first.click()
     await operation.get_by_role("button", name="Try it out").click()
     await operation.get_by_role("button", name="Execute").click()
@@ -46,6 +51,11 @@ async def test_the_reference_is_accessible_in_every_scheme(
     """The markup and the colours of a renderer that is not ours, with what the page adds to both."""
     page, _ = await open_page()
     await page.goto(f"{live_service.url}/docs")
+    await assert_accessible(page, "API reference that is not loaded")
+    # An address that names operations asks for them.
+    await page.goto(f"{live_service.url}/docs#/Runs")
+    await page.reload()
+    await expect(page.locator("#operations-Runs-get_run")).to_be_visible()
     # With parameters, with a body, with a warning's colours, and with an answer, among others that are closed.
     for operation in ("Tasks-list_tasks", "Tasks-create_task", "Tasks-delete_task"):
         await _open(page, operation)

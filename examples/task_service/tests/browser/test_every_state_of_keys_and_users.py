@@ -109,6 +109,9 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.goto("/admin/audit")
     await expect(page.get_by_role("table")).to_be_visible()
     yield "audit log"
+    await page.set_viewport_size({"width": 360, "height": 900})
+    await page.get_by_text("More filters").click()
+    yield "all filters of the audit log"
     await page.get_by_role("textbox", name="User").fill("nobody of this name")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("No entries match")).to_be_visible()

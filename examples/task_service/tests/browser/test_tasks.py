@@ -512,6 +512,31 @@ async def test_a_long_output_shows_its_end_or_the_line_of_the_address(open_page:
     ).to_have_count(1)
 
 
+async def test_a_gap_in_the_output_leaves_room_for_its_numbers_and_says_what_is_searched(
+    open_page: Open,
+) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SH)
+    # Few long lines, and a million short ones that are not kept.
+    script = "seq -f '%0999.0f' 4000; yes | head -n 1000000; echo needle; seq -f '%0999.0f' 2200"
+    task = {"name": "With a gap", "handler": "command", "params": {"argv": ["sh", "-c", script]}}
+    made = await page.evaluate(SAVE_TASK, [None, task])
+    await page.evaluate(FINISH_RUN, made["id"])
+    await page.goto(f"/tasks/{made['id']}")
+    found = page.get_by_role("search", name="Output").get_by_role("status")
+    await page.get_by_role("searchbox", name="Search the output").fill("needle")
+    last = page.locator("#L1006201")
+    await expect(last).to_contain_text("2200")
+    await expect(found).to_have_text("0 lines of those shown")
+    number = await last.locator(".number").bounding_box()
+    text = await last.locator(".stdout").first.bounding_box()
+    assert number is not None
+    assert text is not None
+    assert number["height"] < 24
+    assert number["x"] + number["width"] <= text["x"]
+
+
 async def test_the_live_end_is_in_view_at_900_pixels(open_page: Open) -> None:
     page, _ = await open_page()
     await page.goto("/tasks")

@@ -11,6 +11,8 @@ const ESCAPE = /\x1b\[([0-9;:]*)m|\x1b\[[0-9;:?]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07
 const BEGUN = /\x1b(?:\[[0-9;:?]*|\][^\x07\x1b]*)?$/;
 
 let runId, line, count, shown, stream, states, target, isScrolled, frame;
+// As many digits as the column of the numbers has room for, and the letter of an id.
+let widest = 5;
 
 /** The state of the text after a sequence such as `1;31`. */
 function styled(before, codes) {
@@ -34,6 +36,10 @@ function styled(before, codes) {
 function newLine(at) {
   count += 1;
   const id = `L${count}`;
+  if (id.length > widest) {
+    widest = id.length;
+    view.style.setProperty("--digits", widest - 1);
+  }
   line = h("span", { class: "line", "data-at": at.slice(11, 23) },
     h("a", { class: "number", href: `?run=${runId}#${id}`, "aria-label": `Line ${count}`, "data-number": count, tabindex: -1 }));
   line.id = id;
@@ -92,6 +98,7 @@ export function write({ at, stream: from, text }) {
 
 function scroll() {
   frame = null;
+  if (wanted) sayFound();
   if (tools.follow.checked) view.scrollTop = view.scrollHeight;
   // What comes after the line of the address moves it to the middle.
   else if (!isScrolled) $(".pointed", view)?.scrollIntoView({ block: "center" });
@@ -131,8 +138,12 @@ const mark = (one) => one.classList.toggle("found", wanted !== "" && one.textCon
 function find() {
   wanted = tools.find.value.trim().toLowerCase();
   for (const one of view.querySelectorAll(".line")) mark(one);
+  sayFound();
+}
+
+function sayFound() {
   const number = view.querySelectorAll(".found").length;
-  const isAll = $("#log-earlier").hidden && $("#log-later").hidden;
+  const isAll = $("#log-earlier").hidden && $("#log-later").hidden && !$(":scope > .system", view);
   $("#log-found").textContent = wanted && `${counted(number, "line")}${isAll ? "" : " of those shown"}`;
 }
 

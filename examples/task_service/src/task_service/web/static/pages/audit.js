@@ -3,6 +3,9 @@ import { filtering, LiveList } from "../list.js";
 import { TRAIL } from "../trail.js";
 
 const chosen = filtering($("#filter"), changed);
+// What limits the list is in sight.
+const more = $("#filter details");
+more.open = [...more.querySelectorAll("input")].some(({ value }) => value);
 
 /** The beginning of a day of this place, as the API wants it. */
 function dayStart(day, later = 0) {
