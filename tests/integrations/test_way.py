@@ -49,8 +49,8 @@ WAYS = {
     "fastapi": ["Guard.__call__", "FastAPIAuth._admit", *AWAITED],
     "starlette": ["StarletteAuth._guard.<locals>.decorate.<locals>.guarded", *AWAITED],
     "litestar": [
-        "LitestarAuth._middleware.<locals>.admit_and_continue",
-        "LitestarAuth._admitted",
+        "AsgiAuth._serve.<locals>.serve",
+        "LitestarAuth._last_middleware.<locals>.admit_and_continue",
         "LitestarAuth._admit",
         *AWAITED,
     ],
