@@ -863,18 +863,19 @@ def test_a_page_goes_on_at_the_microsecond_and_the_id(world: World, key_id: str)
         world.store.put(
             replace(record, id=f"{key_id}{created_at.microsecond}"[-64:], created_at=created_at)
         )
-    world.store.put(
-        replace(record, id=key_id, created_at=datetime(1969, 7, 20, 20, 17, 40, 1, UTC))
-    )
+    # Before the epoch. Two at one moment: a cursor that lost the end of its id would skip the second one.
+    landing = datetime(1969, 7, 20, 20, 17, 40, 1, UTC)
+    world.store.put(replace(record, id=key_id, created_at=landing))
+    world.store.put(replace(record, id=f"{key_id[:-1]}A", created_at=landing))
     seen: set[str] = set()
     cursor = None
-    for _ in range(5):
+    for _ in range(6):
         page = world.call("list_keys", world.login(), cursor=cursor, limit=1)
         seen |= {each.id for each in page.items}
         cursor = page.next_cursor
         # It stands in a query as it is.
         assert cursor is None or re.fullmatch(r"[A-Za-z0-9_-]+", cursor)
-    assert (len(seen), cursor) == (5, None)
+    assert (len(seen), cursor) == (6, None)
 
 
 # Encoded in base64: what is no position.
