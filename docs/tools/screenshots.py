@@ -35,7 +35,7 @@ QUALITY: Final = 82
 PAGES: Final = {
     "keys": "/keys",
     "account": "/account",
-    "api": "/docs",
+    "api": "/docs/operations",
     "config": "/admin/config",
     "users": "/admin/users",
     "service-accounts": "/admin/service-accounts",

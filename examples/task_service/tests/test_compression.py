@@ -37,6 +37,7 @@ WITHOUT_SECRETS = {
     "/api/keys",
     "/api/tasks/{taskId}/runs",
     "/docs",
+    "/docs/operations",
     "/keys",
     "/keys/{key_id}",
     "/login",

@@ -48,6 +48,7 @@ PAGES = [
     "/admin/service-accounts/{account_id}/keys/{key_id}",
     "/admin/system",
     "/docs",
+    "/docs/operations",
     "/static/{version}/{path:path}",
     "/vendor/{version}/{path:path}",
     "/favicon.ico",

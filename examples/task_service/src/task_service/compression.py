@@ -18,7 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 COMPRESSED: Final = re.compile(
-    r"/static/.+|/vendor/.+|/openapi\.json|/docs|/login|/set-password|/tasks|/runs|/tasks/[^/]+|/keys|/keys/[^/]+|/account"
+    r"/static/.+|/vendor/.+|/openapi\.json|/docs(?:/operations)?|/login|/set-password|/tasks|/runs|/tasks/[^/]+|/keys|/keys/[^/]+|/account"
     r"|/admin/[^/]+"
     r"|/api/keys|/api/handlers|/api/tasks/[^/]+/runs|/api/admin/users|/api/admin/keys"
 )

@@ -159,6 +159,7 @@ PAGES = [
     "/keys",
     "/keys/{key}",
     "/account",
+    "/docs",
     "/admin/config",
     "/admin/users",
     "/admin/keys",

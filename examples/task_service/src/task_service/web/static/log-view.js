@@ -10,9 +10,7 @@ const MOST_LINES = 10_000;
 const ESCAPE = /\x1b\[([0-9;:]*)m|\x1b\[[0-9;:?]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)/;
 const BEGUN = /\x1b(?:\[[0-9;:?]*|\][^\x07\x1b]*)?$/;
 
-let runId, line, count, shown, stream, states, target, isScrolled, frame;
-// As many digits as the column of the numbers has room for, and the letter of an id.
-let widest = 5;
+let runId, line, count, shown, stream, states, target, isScrolled, frame, digits = 4;
 
 /** The state of the text after a sequence such as `1;31`. */
 function styled(before, codes) {
@@ -36,9 +34,9 @@ function styled(before, codes) {
 function newLine(at) {
   count += 1;
   const id = `L${count}`;
-  if (id.length > widest) {
-    widest = id.length;
-    view.style.setProperty("--digits", widest - 1);
+  if (count >= 10 ** digits) {
+    digits = String(count).length;
+    view.style.setProperty("--digits", digits);
   }
   line = h("span", { class: "line", "data-at": at.slice(11, 23) },
     h("a", { class: "number", href: `?run=${runId}#${id}`, "aria-label": `Line ${count}`, "data-number": count, tabindex: -1 }));

@@ -1,7 +1,4 @@
-// The reference of the API: Swagger UI, over the document that the service serves itself. It is half a megabyte, so it is
-// loaded when it is asked for: by the button, or by an address that names operations.
-
-import { $, h, pressed } from "../dom.js";
+// The reference of the API: Swagger UI, over the document that the service serves itself.
 
 // It has dark colours, under a class of its own.
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -9,7 +6,7 @@ const showColours = () => document.documentElement.classList.toggle("dark-mode",
 dark.addEventListener("change", showColours);
 showColours();
 
-const reference = $("#reference");
+const reference = document.getElementById("reference");
 
 // Its own layout has a second main landmark and a second title, and its headings skip a level.
 const layout = ({ React: { createElement } }) => ({
@@ -31,32 +28,18 @@ const layout = ({ React: { createElement } }) => ({
   wrapComponents: { DeepLink: () => ({ text }) => createElement("span", null, text) },
 });
 
-const load = (tag, props) => new Promise((resolve, reject) => {
-  const failed = () => reject(new Error("The operations could not be loaded. Try again."));
-  document.head.prepend(h(tag, { ...props, onload: resolve, onerror: failed }));
+SwaggerUIBundle({
+  url: "/openapi.json",
+  domNode: reference,
+  plugins: [layout],
+  layout: "ReferenceLayout",
+  deepLinking: true,
+  defaultModelsExpandDepth: 0,
+  docExpansion: "list",
+  displayRequestDuration: true,
+  // The validator is on another host.
+  validatorUrl: null,
 });
-
-async function show() {
-  const { renderer } = reference.dataset;
-  await Promise.all([
-    load("link", { rel: "stylesheet", href: `${renderer}.css` }),
-    load("script", { src: `${renderer}-bundle.js` }),
-  ]);
-  SwaggerUIBundle({
-    url: "/openapi.json",
-    domNode: reference,
-    plugins: [layout],
-    layout: "ReferenceLayout",
-    deepLinking: true,
-    defaultModelsExpandDepth: 0,
-    docExpansion: "list",
-    displayRequestDuration: true,
-    // The validator is on another host.
-    validatorUrl: null,
-  });
-  $("#load").remove();
-  reference.focus();
-}
 
 // What it leaves out for keyboards and screen readers. Its tables of responses are tables, and no landmarks.
 function complete() {
@@ -69,6 +52,3 @@ function complete() {
 }
 
 new MutationObserver(complete).observe(reference, { childList: true, subtree: true });
-
-$("#load").addEventListener("click", pressed(show));
-if (location.hash) $("#load").click();

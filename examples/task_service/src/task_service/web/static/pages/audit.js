@@ -3,9 +3,8 @@ import { filtering, LiveList } from "../list.js";
 import { TRAIL } from "../trail.js";
 
 const chosen = filtering($("#filter"), changed);
-// What limits the list is in sight.
-const more = $("#filter details");
-more.open = [...more.querySelectorAll("input")].some(({ value }) => value);
+// Filters in force are shown.
+$("#filter details").open = [...document.querySelectorAll("details input")].some(({ value }) => value);
 
 /** The beginning of a day of this place, as the API wants it. */
 function dayStart(day, later = 0) {

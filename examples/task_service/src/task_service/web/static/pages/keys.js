@@ -1,5 +1,5 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, counted, focusOn, h, icon, pressed, render, say, table } from "../dom.js";
+import { $, badge, button, counted, focusOn, h, icon, pressed, render, rowLink, say, table } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
@@ -40,7 +40,7 @@ const focusKey = ({ id }) => document.activeElement.matches("input") || focusOn(
 const COLUMNS = [
   ...(newKey ? [["Select", (key) => key.status === "active" && select(key), "select"]] : []),
   ["Name", (key) => [
-    h("a", { class: "title", href: keyPage(key.id), "data-focus": `row:${key.id}` }, key.name),
+    rowLink(key.id, keyPage(key.id), key.name),
     h("code", { class: "sub" }, key.mask),
     key.replaced_by && h("span", { class: "sub" }, "Replaced by ", h("a", { href: keyPage(key.replaced_by) }, h("code", {}, key.replaced_by)),
       " · the old key was ", key.last_used_at ? ["last used ", when(key.last_used_at)] : "never used"),

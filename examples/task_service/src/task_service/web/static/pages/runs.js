@@ -1,4 +1,4 @@
-import { $, badge, h, me, quiet, render, table } from "../dom.js";
+import { $, badge, h, me, quiet, render, rowLink, table } from "../dom.js";
 import { filtering, LiveList } from "../list.js";
 import { isActive } from "../runs.js";
 import { took, when } from "../time.js";
@@ -10,7 +10,7 @@ const by = ({ requested_by: { username, credential: { key_id: key, key_name: key
 
 const COLUMNS = [
   ["Run", ({ id, task_id: task, task_name: name, number, error }) => [
-    h("a", { class: "title", href: `/tasks/${task}?run=${id}`, "data-focus": `row:${id}` }, number === null ? name : `${name} #${number}`),
+    rowLink(id, `/tasks/${task}?run=${id}`, number === null ? name : `${name} #${number}`),
     error && h("span", { class: "sub clip fault", title: error }, error),
   ], "main"],
   ["State", ({ state }) => badge(state)],

@@ -1,5 +1,5 @@
 import { api } from "../api.js";
-import { $, badge, button, h, render, say, table } from "../dom.js";
+import { $, badge, button, h, render, rowLink, say, table } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
@@ -35,7 +35,7 @@ function actions(account) {
 
 const COLUMNS = [
   ["Name", ({ id, name, description }) => [
-    h("a", { class: "title", href: `${PATH}/${id}`, "data-focus": `row:${id}` }, name),
+    rowLink(id, `${PATH}/${id}`, name),
     description && h("span", { class: "sub" }, description),
   ], "main"],
   ["Status", ({ disabled }) => badge(disabled ? "disabled" : "active")],

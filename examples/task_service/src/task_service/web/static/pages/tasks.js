@@ -1,4 +1,4 @@
-import { $, badge, button, h, icon, me, pressed, quiet, render, say, stateWords, table } from "../dom.js";
+import { $, badge, button, h, icon, me, pressed, quiet, render, rowLink, say, stateWords, table } from "../dom.js";
 import { hasDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
 import { isActive, startRun } from "../runs.js";
@@ -17,7 +17,7 @@ function history({ recent_runs: runs }) {
 
 const COLUMNS = [
   ["Name", (task) => [
-    h("a", { class: "title", href: `/tasks/${task.id}`, "data-focus": `row:${task.id}` }, task.name),
+    rowLink(task.id, `/tasks/${task.id}`, task.name),
     summary(task) && h("code", { class: "sub clip" }, summary(task)),
     task.last_run?.error && h("span", { class: "sub clip fault", title: task.last_run.error }, task.last_run.error),
   ], "main"],
