@@ -18,6 +18,8 @@ if find_spec("mcp") is None:
 if not all(map(find_spec, ("flask_restful", "flask_restx", "flask_smorest"))):
     # Their newest versions raise the version of Flask: they are not beside an old one.
     collect_ignore.append("test_flask_extensions.py")
+if "flask" not in INSTALLED:
+    collect_ignore.append("test_http.py")
 if not INSTALLED - {"flask"}:
     collect_ignore.append("test_websockets.py")
 if not INSTALLED:
