@@ -21,6 +21,7 @@ from tests.core.support import (
     SECOND,
     SECRET,
     FrozenClock,
+    LeasingStore,
     World,
     token,
 )
@@ -35,6 +36,7 @@ from msk_auth import (
     require,
     require_interactive,
 )
+from msk_auth._sync import leases
 from msk_auth.errors import (
     ConfigurationError,
     InteractiveRequired,
@@ -44,6 +46,7 @@ from msk_auth.errors import (
 )
 from msk_auth.events import CredentialUsed, KeyEvent, Refusal
 from msk_auth.integrations._asgi import OffLoopAuthenticator
+from msk_auth.stores import RecordedLease
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 MakeWorld = Callable[..., World]
@@ -448,9 +451,10 @@ def test_many_threads_lose_no_use() -> None:
 
 
 # Leases (design, section 6): what was verified is used again for a moment, and a change that ends access waits for its end.
-# That this is exact, and what each step does, is shown in `tests/lease/`.
+# That this is exact is shown in `tests/lease/`.
 
 LEASE = timedelta(milliseconds=250)
+REGISTER = ("recorded_leases", "record_lease", "forget_lease")
 
 
 def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) -> None:
@@ -599,6 +603,98 @@ def test_an_application_waits_for_leases_after_it_ended_access(make_world: MakeW
     assert refused.value.code == "token_revoked"
 
 
+class WithRegister:
+    """Without a lease of its own, and with a store that has a register."""
+
+    def __init__(self, driver: Any) -> None:
+        self.clock = FrozenClock()
+        self.store = LeasingStore(driver)
+        kind: Any = AsyncAuthenticator if driver == "async" else Authenticator
+        self.auth = kind(self.store, find_owner=World(driver)._find_owner, clock=self.clock)
+
+    def wait(self) -> float:
+        """For how long it waits after it ended access."""
+        waited = self.auth.await_lease_expiry()
+        if waited is not None:
+            asyncio.run(waited)
+        return self.clock.slept[-1]
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(timedelta(seconds=seconds))
+
+
+@pytest.fixture(params=["sync", "async"])
+def writer(request: pytest.FixtureRequest) -> WithRegister:
+    return WithRegister(request.param)
+
+
+LONG = RecordedLease(timedelta(seconds=5), "long", 1)
+SHORT = RecordedLease(timedelta(milliseconds=50), "short", 1)
+
+
+def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(writer: WithRegister) -> None:
+    writer.store.inner.record_lease(LONG)
+    for mark in range(12):
+        writer.store.inner.record_lease(SHORT._replace(mark=mark))
+        assert writer.wait() > 5
+        # Two minutes for what a backup may have brought back, and five seconds for a lease.
+        writer.pass_time(11)
+    writer.store.inner.record_lease(SHORT)
+    assert 0.05 < writer.wait() < 0.1
+    assert writer.store.inner.recorded_leases() == (SHORT,)
+    for _ in range(2):
+        writer.pass_time(70)
+        assert writer.wait() > 0
+    writer.pass_time(70)
+    assert writer.wait() == 0
+    assert writer.store.inner.recorded_leases() == ()
+
+
+def test_an_entry_that_cannot_be_removed_is_not_waited_for(
+    writer: WithRegister, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.store.inner.record_lease(SHORT)
+    for _ in range(3):
+        assert writer.wait() > 0
+        writer.pass_time(70)
+    writer.store.fails = {"forget_lease": ConnectionError("read only")}
+    assert writer.wait() == 0
+    assert "could not remove a lease that is not in use" in caplog.text
+
+
+def test_a_backup_that_is_restored_cannot_lose_a_lease(make_world: MakeWorld) -> None:
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    backups = [dict(world.store.inner._leases)]
+    marks: list[int] = []
+    # In any order, and a newer one after an older one: no mark is ever written twice.
+    for _ in range(3):
+        world.enter(key)
+        backups.append(dict(world.store.inner._leases))
+        world.clock.advance(timedelta(seconds=40))
+    world.enter(key)
+    for backup in (*backups, *reversed(backups)):
+        world.store.inner._leases = dict(backup)
+        world.clock.advance(timedelta(seconds=0.3))
+        # A lease that is granted now is in the register that a writer reads now.
+        world.enter(key)
+        (recorded,) = world.store.inner.recorded_leases()
+        assert recorded.duration == LEASE
+        assert recorded.mark not in marks
+        marks.append(recorded.mark)
+
+
+def test_where_the_longest_lease_is_not_known_the_longest_allowed_is_waited_for(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(lease=LEASE)
+    world.store.fails = {"recorded_leases": ConnectionError("gone")}
+    created = world.create()
+    assert world.call("revoke_key", world.login(), created.record.id).revoked_at == NOW
+    assert world.clock.slept[0] > 5
+    assert "could not read the longest lease" in caplog.text
+
+
 def test_a_clock_that_fails_is_a_503(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -618,6 +714,28 @@ def test_a_clock_that_fails_is_a_503(
     for operation in (revoke, ["authenticate", [f"Bearer {created.value.reveal()}"]]):
         with pytest.raises(StoreUnavailable):
             world.call(*operation)
+
+
+@pytest.mark.parametrize("step", ["recorded_leases", "record_lease"])
+def test_a_lease_that_cannot_be_recorded_is_not_used(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    world = make_world(lease=LEASE)
+    key = world.create().value.reveal()
+    world.store.fails = {step: ConnectionError("gone")}
+    world.enter(key)
+    world.enter(key)
+    assert world.store.calls.count("find") == 2
+    assert "could not record the lease" in caplog.text
+    # The register is not asked again for a second: no request should wait for it in vain.
+    assert world.store.calls.count(step) == 1
+    world.store.fails = {}
+    world.enter(key)
+    assert world.store.calls.count("find") == 3
+    world.clock.advance(SECOND)
+    world.enter(key)
+    world.enter(key)
+    assert world.store.calls.count("find") == 4
 
 
 @pytest.mark.parametrize("headers", [[], ["Bearer x"] * 2, ["Bearer " + "x" * 9000], ["é"]])
@@ -683,6 +801,7 @@ async def test_a_proxy_shares_round_trips_as_the_store_behind_it_does() -> None:
 
 
 @ON_A_LOOP
+@pytest.mark.usefixtures("no_wait_limit")
 async def test_many_requests_with_one_credential_read_once() -> None:
     here = Awaiting(lease=LEASE)
     created = await here.create()
@@ -696,6 +815,82 @@ async def test_many_requests_with_one_credential_read_once() -> None:
     here.store.find = slow_find  # type: ignore[method-assign]
     await asyncio.gather(*(here.use(created) for _ in range(100)))
     assert reads == [created.record.id]
+    with pytest.raises(Problem):
+        await here.auth.authenticate(["Bearer x"])
+    # What is waited for is forgotten when it is done, also where it failed.
+    assert flights(here.auth) == {}
+
+
+class SlowToAnswer(MemoryKeyStore):
+    """A store whose reads wait until a test releases them, or fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+        self.is_reading = threading.Event()
+        self.may_answer = threading.Event()
+        self.fails_first = False
+
+    def find(self, key_id: str) -> Any:
+        self.reads.append(key_id)
+        first = len(self.reads) == 1
+        self.is_reading.set()
+        assert self.may_answer.wait(60)
+        if first and self.fails_first:
+            raise ConnectionError("lost")
+        return super().find(key_id)
+
+
+def waiting_threads(auth: Authenticator[str]) -> Callable[[], int]:
+    """How many threads wait for another one's verification."""
+    return lambda: sum(len(finished._cond._waiters) for finished in flights(auth).values())
+
+
+def flights(auth: Any) -> dict[Any, Any]:
+    table: dict[Any, Any] = auth._leases._single_flight._flights
+    return table
+
+
+@pytest.fixture
+def no_wait_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request gives up waiting for another one, however slow the machine is."""
+    monkeypatch.setattr(leases, "MAX_WAIT_SECONDS", 60)
+
+
+@pytest.mark.usefixtures("no_wait_limit")
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_with_one_credential_read_once_and_each_for_itself_after_a_failure(
+    fails: bool,
+) -> None:
+    store = SlowToAnswer()
+    store.fails_first = fails
+    # A lease would end while threads wait on a loaded machine.
+    auth = Authenticator(
+        store, find_owner=World("sync").owners.get, lease=LEASE, clock=FrozenClock()
+    )
+    created = auth.create_key(World("sync").login(), name="ci")
+    header = [f"Bearer {created.value.reveal()}"]
+
+    def use() -> str:
+        try:
+            return str(auth.authenticate(header).key_id)
+        except StoreUnavailable:
+            return "unavailable"
+
+    with ThreadPoolExecutor(8) as threads:
+        first = threads.submit(use)
+        assert store.is_reading.wait(60)
+        others = [threads.submit(use) for _ in range(7)]
+        waiting = waiting_threads(auth)
+        deadline = threading.Event()
+        while waiting() < 7:
+            assert not deadline.wait(0.002)
+        store.may_answer.set()
+        results = [future.result(60) for future in (first, *others)]
+    key_id = created.record.id
+    assert results == ["unavailable" if fails else key_id] + [key_id] * 7
+    assert len(store.reads) > 1 if fails else len(store.reads) == 1
+    assert flights(auth) == {}
 
 
 # The async driver's own: its flusher, cancellation, slow digests off the loop.

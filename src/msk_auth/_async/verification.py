@@ -201,8 +201,8 @@ class AsyncVerifier:
                 return await self._authenticate_token(presented, now)
             case OpaqueToken():
                 return await self._authenticate_login(presented, now)
-            case RequestLogins():
-                return await self._authenticate_request(presented, now)
+            case of_request:
+                return await self._authenticate_request(of_request, now)
 
     async def _act_by_key(self, record: ApiKey, now: datetime) -> Principal[Any]:
         """The principal of a key whose secret was presented."""

@@ -176,8 +176,8 @@ class Verifier:
                 return self._authenticate_token(presented, now)
             case OpaqueToken():
                 return self._authenticate_login(presented, now)
-            case RequestLogins():
-                return self._authenticate_request(presented, now)
+            case of_request:
+                return self._authenticate_request(of_request, now)
 
     def _act_by_key(self, record: ApiKey, now: datetime) -> Principal[Any]:
         """The principal of a key whose secret was presented."""
