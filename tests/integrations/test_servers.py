@@ -135,7 +135,7 @@ def is_read_alike(case: Case) -> bool:
         and values.pop("content-type", "application/json") == "application/json"
         and values.keys() <= {"authorization"}
         and all(
-            re.fullmatch(r"Bearer [\w<>.-]+", value) is not None and len(value) < 100
+            re.fullmatch(r"(?i:Bearer) [\w<>.-]+", value) is not None and len(value) < 100
             for value in values.values()
         )
         and re.fullmatch(r"[\w/<>-]{,100}", case.request.partition(" ")[2]) is not None
@@ -313,7 +313,7 @@ def test_enough_of_the_table_is_sent() -> None:
     assert len(SENT) >= 300
     assert sum(not is_clean(case) for case in SENT) >= 8
     for server, adapter in set(DEPLOYMENTS) - set(WHOLE):
-        assert 100 <= len(cases_for(server, adapter)) <= 300
+        assert 100 <= len(cases_for(server, adapter)) <= 250
 
 
 @pytest.mark.parametrize(("server", "adapter"), DEPLOYMENTS, ids=map(" and ".join, DEPLOYMENTS))
