@@ -1,7 +1,7 @@
 """Reads and checks reports of leaked keys, as GitHub's secret scanning sends them to those who issue keys.
 
 GitHub finds a key in a public place and posts what it found, signed with ECDSA on P-256 over SHA-256 of the body's
-bytes. A receiver verifies the signature, revokes the keys, notifies the application through :class:`~msk_auth.events.KeyLeaked`,
+bytes. A receiver verifies the signature, revokes the keys, notifies the application through :class:`~msk_auth.events.KeyEvent`,
 and answers which of them were real.
 
 One rule: a report is read only after its signature was verified. The checks, in this order; a failed one ends the request:

@@ -101,7 +101,7 @@ def test_every_route_of_the_library_is_on_its_page() -> None:
     headings = re.findall(r"^### ([A-Z]+ /\S*)$", page, re.MULTILINE)
     own = {name for name in routes if " /api/" in name and not name.startswith("HEAD ")}
     assert {re.sub(r"{[^}]*}", "{}", heading) for heading in headings} == own
-    # An owner's, an administrator's, and the one for whoever holds a key.
+    # An owner's, an administrator's, and the route that takes the presented key itself.
     assert len(headings) == 7 + 3 + 1
     assert "**A login only**" in section(page, "POST /api/keys")
     assert "A login or any API key." in section(page, "GET /api/keys")

@@ -92,7 +92,7 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
     await expect(page.get_by_role("table").get_by_text("Disabled").first).to_be_visible()
     yield "users"
-    await page.get_by_label("Search by name or id").fill("nobody of this name")
+    await page.get_by_label("Search by name or id").fill("no such name")
     await expect(page.get_by_text("No users match.")).to_be_visible()
     yield "no user found"
     await page.goto("/keys")
@@ -112,7 +112,7 @@ async def _admin_states(page: Page, watch: Watch) -> AsyncIterator[str]:
     await page.set_viewport_size({"width": 360, "height": 900})
     await page.get_by_text("More filters").click()
     yield "all filters of the audit log"
-    await page.get_by_role("textbox", name="User").fill("nobody of this name")
+    await page.get_by_role("textbox", name="User").fill("no such name")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("No entries match")).to_be_visible()
     yield "nothing found in the audit log"
