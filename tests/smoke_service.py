@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -37,11 +38,23 @@ def main() -> None:
             ):
                 with urllib.request.urlopen(origin + path, timeout=60) as answer:
                     assert expected in answer.read().lower(), path
+            _check_form_is_read(origin)
         finally:
             served.send_signal(signal.SIGTERM)
             code = served.wait(60)
         assert code == 0, code
     print("task-service: works")
+
+
+def _check_form_is_read(origin: str) -> None:
+    """A login that is refused shows that the service reads what its page sends."""
+    status = 200
+    try:
+        urllib.request.urlopen(f"{origin}/login", b"username=admin&password=wrong", timeout=60)
+    except urllib.error.HTTPError as refused:
+        status = refused.code
+        refused.close()
+    assert status == 401, status
 
 
 def _origin(served: subprocess.Popen[str]) -> str:
