@@ -1,7 +1,7 @@
 // Modal dialogs that give the focus back to where it was.
 
 import { $, focusOn, h } from "./dom.js";
-import { checkFields, clearProblem, showProblem } from "./forms.js";
+import { checkFields, clearProblem, hasDraft, restoreDraft, showProblem } from "./forms.js";
 
 /** Open a dialog; the promise ends when it is closed, however that happens. */
 export function open(dialog) {
@@ -38,6 +38,20 @@ export function onSubmit(form, act) {
       submit.ariaDisabled = null;
     }
   });
+}
+
+/** The dialog behind "New", whose form is saved by `save`; the result opens it again where a draft was kept. */
+export function newDialog(save) {
+  const dialog = $("#new-dialog");
+  const form = $("form", dialog);
+  const create = () => {
+    form.reset();
+    restoreDraft(form);
+    open(dialog);
+  };
+  onSubmit(form, () => save(form.elements, dialog));
+  $("#new").addEventListener("click", create);
+  return () => hasDraft(form) && create();
 }
 
 const asked = $("#confirm");

@@ -55,6 +55,16 @@ export function cannotShow(kind, problem) {
   $("#known").hidden = true;
 }
 
+/** A box that puts the id of a row into `chosen`, or takes it out. */
+export function selectBox(chosen, { id, name }, changed) {
+  const box = h("input", { type: "checkbox", checked: chosen.has(id), "aria-label": `Select ${name}`, "data-focus": `select:${id}` });
+  box.addEventListener("change", () => {
+    chosen[box.checked ? "add" : "delete"](id);
+    changed();
+  });
+  return box;
+}
+
 /** A small button; `focus` names it, so that the focus finds it again when its list is drawn anew. */
 export const button = (label, focus, act, props = {}) =>
   h("button", { type: "button", class: "button small", "data-focus": focus, onclick: pressed(act), ...props }, label);

@@ -1,5 +1,5 @@
 import { api } from "../api.js";
-import { $, badge, button, counted, h, pressed, quiet, render, rowTitle, say, table } from "../dom.js";
+import { $, badge, button, counted, h, pressed, quiet, render, rowTitle, say, selectBox, table } from "../dom.js";
 import { confirm } from "../dialogs.js";
 import { filtering, LiveList } from "../list.js";
 import { KEY_COLUMNS } from "../keys/details.js";
@@ -33,15 +33,7 @@ function count() {
   revokePicked.disabled = !pickedKeys().length;
 }
 
-function pick(key) {
-  if (key.status === "revoked") return null;
-  const box = h("input", { type: "checkbox", checked: picked.has(key.id), "aria-label": `Select ${key.name}`, "data-focus": `pick:${key.id}` });
-  box.addEventListener("change", () => {
-    picked[box.checked ? "add" : "delete"](key.id);
-    count();
-  });
-  return box;
-}
+const pick = (key) => (key.status === "revoked" ? null : selectBox(picked, key, count));
 
 const owner = (id, name) => (id.startsWith("svc_") && name ? h("a", { href: `/admin/service-accounts/${id}` }, name) : name ?? quiet("No user"));
 

@@ -1,5 +1,5 @@
 import { api, Problem } from "../api.js";
-import { $, badge, button, counted, focusOn, h, icon, pressed, render, rowLink, say, table } from "../dom.js";
+import { $, badge, button, counted, focusOn, h, icon, pressed, render, rowLink, say, selectBox, table } from "../dom.js";
 import { confirm, onSubmit, open } from "../dialogs.js";
 import { hasDraft, restoreDraft } from "../forms.js";
 import { filtering, LiveList } from "../list.js";
@@ -38,7 +38,7 @@ function actions(key) {
 const focusKey = ({ id }) => document.activeElement.matches("input") || focusOn(`row:${id}`);
 
 const COLUMNS = [
-  ...(newKey ? [["Select", (key) => key.status === "active" && select(key), "select"]] : []),
+  ...(newKey ? [["Select", (key) => key.status === "active" && selectBox(selected, key, drawBulk), "select"]] : []),
   ["Name", (key) => [
     rowLink(key.id, keyPage(key.id), key.name),
     h("code", { class: "sub" }, key.mask),
@@ -144,16 +144,6 @@ afterChange(() => keys.refresh());
 const AT_ONCE = 4;
 const bulk = $("#bulk");
 const selected = new Set();
-
-const select = (key) => {
-  const box = h("input", { type: "checkbox", "aria-label": `Select ${key.name}`, "data-focus": `select:${key.id}` });
-  box.checked = selected.has(key.id);
-  box.addEventListener("change", () => {
-    selected[box.checked ? "add" : "delete"](key.id);
-    drawBulk();
-  });
-  return box;
-};
 
 function drawBulk() {
   bulk.hidden = !selected.size;

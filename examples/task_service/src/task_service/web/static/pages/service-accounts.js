@@ -1,7 +1,6 @@
 import { api } from "../api.js";
 import { $, badge, button, h, render, rowLink, say, table } from "../dom.js";
-import { confirm, onSubmit, open } from "../dialogs.js";
-import { hasDraft, restoreDraft } from "../forms.js";
+import { confirm, newDialog } from "../dialogs.js";
 import { filtering, LiveList } from "../list.js";
 import { when } from "../time.js";
 
@@ -45,23 +44,12 @@ const COLUMNS = [
   ["Actions", actions, "row-actions"],
 ];
 
-const dialog = $("#new-dialog");
-const form = $("form", dialog);
-
-function create() {
-  form.reset();
-  restoreDraft(form);
-  open(dialog);
-}
-
-onSubmit(form, async () => {
-  const { name, description } = form.elements;
+const resume = newDialog(async ({ name, description }) => {
   const body = { name: name.value.trim(), description: description.value.trim() || null };
   const { id } = await api(PATH, { method: "POST", body });
   // There its first key is made.
   location.assign(`${PATH}/${id}`);
 });
 
-$("#new").addEventListener("click", create);
 await accounts.begin();
-if (hasDraft(form)) create();
+resume();

@@ -1,10 +1,10 @@
 import { api } from "../api.js";
-import { $, fill, h, released, render, table } from "../dom.js";
+import { $, fill, h, released, render, rowLink, table } from "../dom.js";
 import { poll } from "../list.js";
 import { when } from "../time.js";
 
 const LEASES = [
-  ["Run", (lease) => h("a", { class: "title", href: `/tasks/${lease.task_id}?run=${lease.run_id}`, "data-focus": lease.run_id }, h("code", {}, lease.run_id)), "main"],
+  ["Run", (lease) => rowLink(lease.run_id, `/tasks/${lease.task_id}?run=${lease.run_id}`, h("code", {}, lease.run_id)), "main"],
   ["Worker", ({ worker }) => h("code", { class: "quiet" }, worker), null, true],
   ["Attempt", ({ attempt }) => attempt, null, true],
   ["Started", ({ started_at: at }) => when(at), null, true],

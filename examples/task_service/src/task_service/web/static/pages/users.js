@@ -1,7 +1,6 @@
 import { api } from "../api.js";
 import { $, badge, button, counted, h, me, render, rowTitle, say, table, tags } from "../dom.js";
-import { confirm, onSubmit, open } from "../dialogs.js";
-import { hasDraft, restoreDraft } from "../forms.js";
+import { confirm, newDialog, open } from "../dialogs.js";
 import { filtering, LiveList } from "../list.js";
 import { when } from "../time.js";
 
@@ -113,23 +112,12 @@ const forget = () => { value.textContent = ""; };
 link.addEventListener("close", forget);
 addEventListener("pagehide", forget);
 
-const dialog = $("#new-dialog");
-const form = $("form", dialog);
-
-function create() {
-  form.reset();
-  restoreDraft(form);
-  open(dialog);
-}
-
-onSubmit(form, async () => {
-  const { username, role } = form.elements;
+const resume = newDialog(async ({ username, role }, dialog) => {
   const created = await api("/admin/users", { method: "POST", body: { username: username.value.trim(), role: role.value } });
   dialog.close();
   reveal(created);
   await users.refresh();
 });
 
-$("#new").addEventListener("click", create);
 await users.begin();
-if (hasDraft(form)) create();
+resume();
