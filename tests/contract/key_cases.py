@@ -25,6 +25,12 @@ def key_cases() -> Iterator[Case]:
         for credential in ("key", "key_admin", "key_nothing"):
             body = '{"name": "one more"}'
             yield case(request, "interactive_required", credential, headers=JSON, body=body)
+        # A misspelt parameter would make a key of another owner. The guard comes first.
+        misspelt, new = f"{request}?onbehalfof=org%3Aacme", '{"name": "one more"}'
+        yield case(misspelt, "credentials_missing")
+        yield case(misspelt, "interactive_required", "key", headers=JSON, body=new)
+        fields = ("onbehalfof",)
+        yield case(misspelt, "input_invalid", "jwt", headers=JSON, body=new, fields=fields)
     edit = '{"name": "edited"}'
     hostile = ["<id_unknown>", "%", "'; drop table keys --", "\x00", "\xe9", "x" * 5000, "<key>"]
     for request in (*MANAGING[1:], "GET /api/keys/<key_id>"):

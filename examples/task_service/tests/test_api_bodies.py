@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from examples.task_service.tests.service_support import (
@@ -147,3 +148,26 @@ async def test_markup_in_a_name_stays_text(user: Caller) -> None:
     page = await user.get(f"/tasks/{task['id']}")
     assert name not in page.text
     assert "require-trusted-types-for 'script'" in page.headers["content-security-policy"]
+
+
+async def test_every_guarded_operation_refuses_an_unknown_parameter_after_its_guard(
+    service: Service, admin: Caller
+) -> None:
+    document = expect(await service.caller().get("/openapi.json"), 200)
+    guarded = {
+        (method.upper(), path.format_map(dict.fromkeys(re.findall(r"{(\w+)}", path), "x")))
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+        if operation.get("security")
+    }
+    assert {("POST", "/api/keys"), ("POST", "/api/admin/keys/revoke")} <= guarded
+    assert len(guarded) > 50
+    for method, path in sorted(guarded):
+        body = {} if method in {"POST", "PATCH"} else None
+        anonymous = await service.caller().request(method, f"{path}?onbehalfof=x", json=body)
+        assert problem(anonymous) == (401, "credentials_missing"), (method, path)
+        refused = await admin.request(method, f"{path}?onbehalfof=x", json=body)
+        assert problem(refused) == (422, "input_invalid"), (method, path)
+        [error] = refused.json()["errors"]
+        assert error["field"] == "onbehalfof"
+        assert error["message"].startswith("Unknown query parameter 'onbehalfof'. Allowed: ")

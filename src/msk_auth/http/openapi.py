@@ -205,7 +205,7 @@ def _problem(description: str, headers: Json | None = None) -> Json:
 
 _INVALID: Final = _problem("The input is not valid.")
 _UNREADABLE: Final = _problem("The header Authorization, or the body, cannot be read.")
-_NOT_FOUND: Final = {"404": _problem("You have no API key with this id.")}
+_NOT_FOUND: Final = {"404": _problem("You have no API key with this id."), "422": _INVALID}
 _CONFLICT: Final = {"409": _problem("The state of your keys does not allow it.")}
 # What every guarded operation may answer, one with a body, and one without a login.
 _REFUSALS: Final[Json] = {
@@ -330,7 +330,8 @@ REVOKE_ANY_KEYS: Final = _operation(
 )
 REVOKE_ANY_KEY: Final = _operation(
     "Revoke an API key of any owner, for good",
-    _success("The revoked key.", _ref("ApiKey")) | {"404": _problem("No API key has this id.")},
+    _success("The revoked key.", _ref("ApiKey"))
+    | {"404": _problem("No API key has this id."), "422": _INVALID},
     _ID,
 )
 REVOKE_PRESENTED_KEY: Final = _operation(

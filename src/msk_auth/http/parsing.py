@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ from urllib.parse import parse_qsl
 from msk_auth.core.errors import FieldError, InputInvalid
 from msk_auth.core.fields import EDITABLE, FIELD_OF, INPUTS, FieldKind
 from msk_auth.core.key_management import MAX_LIFETIME, MAX_OVERLAP, Lifetime
-from msk_auth.core.model import KeyFilter, KeyStatus
+from msk_auth.core.model import KeyStatus
 
 from .answers import FORM_TYPE
 
@@ -44,7 +45,7 @@ def parse_create(body: bytes, content_type: str | None) -> dict[str, Any]:
         InputInvalid: With every member that is wrong.
     """
     members = read_object(body, content_type)
-    wrong = _unknown_members(members, {"expires_in_days", *INPUTS})
+    wrong = _unknown(members, {"expires_in_days", *INPUTS})
     fields = {name: _field(name, members, wrong) for name in INPUTS}
     lifetime: Lifetime = "default"
     if "expires_in_days" in members:
@@ -61,7 +62,7 @@ def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
         InputInvalid: With every member that is wrong.
     """
     members = read_object(body, content_type)
-    wrong = _unknown_members(members, EDITABLE)
+    wrong = _unknown(members, EDITABLE)
     changes = {name: _field(name, members, wrong) for name in EDITABLE if name in members}
     if wrong:
         raise InputInvalid(wrong)
@@ -77,7 +78,7 @@ def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
     if not body:
         return timedelta(0)
     members = read_object(body, content_type)
-    wrong = _unknown_members(members, {"overlap_seconds"})
+    wrong = _unknown(members, {"overlap_seconds"})
     seconds = members.get("overlap_seconds", 0)
     if not _is_whole(seconds) or not 0 <= seconds <= MAX_SECONDS:
         allowed = f"Choose a whole number between 0 and {MAX_SECONDS} seconds."
@@ -88,34 +89,6 @@ def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def parse_list(query: bytes) -> dict[str, Any]:
-    """Read `?status=&cursor=&limit=&label=`; parameters of other names are ignored.
-
-    Args:
-        query: The raw query string, without the question mark.
-
-    Raises:
-        InputInvalid: With every parameter that is wrong.
-    """
-    return _read_query(query, {"status", "cursor", "limit", "label"})
-
-
-def parse_list_all(query: bytes) -> dict[str, Any]:
-    """Read the members of `KeyFilter`, `cursor` and `limit`; parameters of other names are ignored.
-
-    Args:
-        query: The raw query string, without the question mark.
-
-    Raises:
-        InputInvalid: With every parameter that is wrong.
-    """
-    wanted = _read_query(query, {"owner_id", "status", *_MOMENTS, "label", "cursor", "limit"})
-    paging: dict[str, Any] = {
-        name: wanted.pop(name) for name in ("cursor", "limit") if name in wanted
-    }
-    return {"wanted": KeyFilter(**wanted), **paging}
-
-
 def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
     """Read `{ids}`, a list of texts.
 
@@ -123,7 +96,7 @@ def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
         InputInvalid: With every member that is wrong.
     """
     members = read_object(body, content_type)
-    wrong = _unknown_members(members, {"ids"})
+    wrong = _unknown(members, {"ids"})
     ids = _strings(members.get("ids"))
     if ids is None:
         message = "Send a list of ids." if "ids" in members else "This member is required."
@@ -131,15 +104,6 @@ def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
     if ids is None or wrong:
         raise InputInvalid(wrong)
     return tuple(ids)
-
-
-def parse_on_behalf_of(query: bytes) -> str | None:
-    """Read `?on_behalf_of=`, the id of an owner; None if it is not there. Parameters of other names are ignored.
-
-    Raises:
-        InputInvalid: It is there more than once.
-    """
-    return _read_query(query, {"on_behalf_of"}).get("on_behalf_of")
 
 
 def parse_revocation(body: bytes, content_type: str | None) -> str:
@@ -154,11 +118,44 @@ def parse_revocation(body: bytes, content_type: str | None) -> str:
     if content_type is not None and _media_type(content_type).lower() == FORM_TYPE:
         return _parse_form(body)
     members = read_object(body, content_type)
-    wrong = _unknown_members(members, {"token", "token_type_hint"})
+    wrong = _unknown(members, {"token", "token_type_hint"})
     token = _text(members, "token", "Send the key as text.", wrong)
     if wrong:
         raise InputInvalid(wrong)
     return token
+
+
+def parse_query(query: bytes, names: Collection[str]) -> dict[str, Any]:
+    """Read the parameters of these names that are there.
+
+    Args:
+        query: The raw query string, without the question mark.
+        names: Those that the operation knows.
+
+    Raises:
+        InputInvalid: With every parameter that is wrong, or unknown: a misspelt one would not limit what is listed, or would make a
+            key of another owner.
+    """
+    try:
+        parameters = parse_qsl(
+            query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
+        )
+    except ValueError:
+        raise InputInvalid.of("", "The query has too many parameters.") from None
+    read: dict[str, Any] = dict(parameters)
+    wrong = _unknown(read, names, "query parameter")
+    sent = Counter(name for name, _ in parameters)
+    for name in names:
+        if sent[name] > 1:
+            wrong.append(FieldError(name, "Give this parameter once."))
+        elif name in read and name in _READERS:
+            try:
+                read[name] = _READERS[name](read[name])
+            except ValueError as error:
+                wrong.append(FieldError(name, str(error)))
+    if wrong:
+        raise InputInvalid(wrong[:_MAX_ERRORS])
+    return read
 
 
 def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
@@ -180,32 +177,6 @@ def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InputInvalid.of("", "Send a JSON object.")
     return cast("dict[str, object]", value)
-
-
-def _read_query(query: bytes, names: Collection[str]) -> dict[str, Any]:
-    """The values of the parameters of these names that are there."""
-    try:
-        parameters = parse_qsl(
-            query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
-        )
-    except ValueError:
-        raise InputInvalid.of("", "The query has too many parameters.") from None
-    read: dict[str, Any] = {}
-    wrong: list[FieldError] = []
-    for name, text in parameters:
-        if name in read:
-            wrong.append(FieldError(name, "Give this parameter once."))
-        elif name in names:
-            read[name] = text
-    for name, reader in _READERS.items():
-        if name in read:
-            try:
-                read[name] = reader(read[name])
-            except ValueError as error:
-                wrong.append(FieldError(name, str(error)))
-    if wrong:
-        raise InputInvalid(wrong[:_MAX_ERRORS])
-    return read
 
 
 def _status(text: str) -> KeyStatus:
@@ -265,14 +236,16 @@ def _parse_form(body: bytes) -> str:
     return tokens[0]
 
 
-def _unknown_members(members: Mapping[str, object], known: Iterable[str]) -> list[FieldError]:
-    """An error for each member that the operation does not have."""
-    allowed = f"Allowed: {', '.join(sorted(known))}."
+def _unknown(
+    members: Mapping[str, object], known: Iterable[str], kind: str = "field"
+) -> list[FieldError]:
+    """An error for each member, or parameter, that the operation does not have."""
+    allowed = f"Allowed: {', '.join(sorted(known)) or 'none'}."
     return [
         # A long or unprintable name is an attempt, not a spelling mistake: it is not repeated.
-        FieldError(name, f"Unknown field {name!r}. {allowed}")
+        FieldError(name, f"Unknown {kind} {name!r}. {allowed}")
         if len(name) <= 100 and name.isprintable()
-        else FieldError("", f"Unknown field. {allowed}")
+        else FieldError("", f"Unknown {kind}. {allowed}")
         for name in sorted(members.keys() - set(known))[:_MAX_ERRORS]
     ]
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msk_auth.core.errors import RequestMalformed
 from msk_auth.core.policy import Policy, any_credential
 
-from .openapi import Json
+from .openapi import OWN, Json
 
 MAX_BODY: Final = 65_536
 """How many bytes of a body are read. A hundred scopes and resources, a description, labels and networks need less than 40,000."""
@@ -37,7 +37,7 @@ class Route:
         method: Its HTTP method.
         path: After the prefix; a placeholder is `{key_id}`.
         policy: What a request has to meet; None if the route is public, with a throttle.
-        handle: Answers an exchange, given the principal (None if the route is public) and the body.
+        handle: Answers an exchange, given the principal (None if the route is public), the parameters of the query, and the body.
         operation: What OpenAPI says of it.
         max_body: How many bytes of a body are read; None if none is.
     """
@@ -54,6 +54,16 @@ class Route:
     def status(self) -> int:
         """The status code of success."""
         return int(min(self.operation["responses"]))
+
+    def query_names(self, *, delegates: bool) -> list[str]:
+        """The query parameters that it knows.
+
+        Args:
+            delegates: Whether the application has a `may_act_for`.
+        """
+        parameters = self.operation.get("parameters", ())
+        names = [each["name"] for each in parameters if each["in"] == "query"]
+        return [name.removeprefix(OWN) for name in names if delegates or not name.startswith(OWN)]
 
 
 def broken_body() -> RequestMalformed:

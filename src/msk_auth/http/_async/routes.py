@@ -11,7 +11,7 @@ Key routes::
     DELETE {prefix}/{key_id}           nothing                         interactive
 
 If the application has a `may_act_for`, each of them takes `?on_behalf_of=…`, the id of another owner whose keys it is about,
-and only an interactive login may send it. Otherwise this parameter is ignored, as all unknown ones are.
+and only an interactive login may send it.
 
 Those for administrators, which demand the interactive login with the permission that :class:`~msk_auth.AdminKeys` were made with::
 
@@ -26,7 +26,8 @@ Those that need no login, and do not read `Authorization`::
 
 The order is the same for all of them:
 
-1. A guarded route checks its policy, a public one the application's throttle.
+1. A guarded route checks its policy, and refuses query parameters that it does not know. A public one checks the application's
+   throttle, and reads no query.
 2. Only then the body is read, up to the route's limit.
 3. The route parses it, calls the authenticator, and presents the answer.
 """
@@ -36,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
@@ -44,7 +45,7 @@ from msk_auth._leak_reports import MAX_REPORT
 from msk_auth._sync.administration import AdminKeys
 from msk_auth.core.errors import ConfigurationError, CredentialRefused, InputInvalid
 from msk_auth.core.key_management import MANAGE
-from msk_auth.core.model import Principal
+from msk_auth.core.model import KeyFilter, Principal
 from msk_auth.core.policy import Policy
 from msk_auth.http import openapi
 from msk_auth.http.answers import (
@@ -60,9 +61,7 @@ from msk_auth.http.answers import (
 from msk_auth.http.parsing import (
     parse_create,
     parse_ids,
-    parse_list,
-    parse_list_all,
-    parse_on_behalf_of,
+    parse_query,
     parse_revocation,
     parse_rotate,
     parse_update,
@@ -77,6 +76,9 @@ from msk_auth.http.routes import (
     named_rows,
 )
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
+
+Query: TypeAlias = dict[str, Any]
+"""The values of the query parameters that were sent, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +118,11 @@ async def respond(route: Route, exchange: AsyncExchange) -> Answer:
         Exception: What the application or its framework raises while the throttle is called or the body is read.
     """
     principal = None
+    query: dict[str, Any] = {}
     if route.policy is not None:
         principal = await exchange.admit(route.policy)
+        delegates = exchange.authenticator.rules.delegates
+        query = parse_query(exchange.query, route.query_names(delegates=delegates))
     elif exchange.throttle is not None:
         await exchange.throttle()
     body = b""
@@ -125,72 +130,71 @@ async def respond(route: Route, exchange: AsyncExchange) -> Answer:
         body = await exchange.read_body(route.max_body)
         if len(body) > route.max_body:
             raise ContentTooLarge(route.max_body)
-    answer: Answer = await route.handle(exchange, principal, body)
+    answer: Answer = await route.handle(exchange, principal, query, body)
     return answer
 
 
-async def list_keys(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
+# A subclass of the application's authenticator may know no `on_behalf_of`: the query has it only if it was sent.
+async def list_keys(
+    request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
+) -> Answer:
     """A page of the caller's keys, newest first."""
-    wanted = parse_list(request.query)
-    page = await request.authenticator.list_keys(principal, **wanted, **_acting(request))
+    page = await request.authenticator.list_keys(principal, **query)
     return page_answer(request.authenticator, page)
 
 
-async def create_key(request: AsyncExchange, principal: Principal[Any], body: bytes) -> Answer:
+async def create_key(
+    request: AsyncExchange, principal: Principal[Any], query: Query, body: bytes
+) -> Answer:
     """A new key, shown once."""
     wanted = parse_create(body, request.content_type)
-    acting = _acting(request)
-    created = await request.authenticator.create_key(principal, **wanted, **acting)
-    return revealing_answer(request.authenticator, created, request.path, **acting)
+    created = await request.authenticator.create_key(principal, **wanted, **query)
+    return revealing_answer(request.authenticator, created, request.path, **query)
 
 
-async def get_key(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
+async def get_key(
+    request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
+) -> Answer:
     """One of the caller's keys."""
-    record = await request.authenticator.get_key(principal, request.key_id, **_acting(request))
+    record = await request.authenticator.get_key(principal, request.key_id, **query)
     return key_answer(request.authenticator, record)
 
 
-async def update_key(request: AsyncExchange, principal: Principal[Any], body: bytes) -> Answer:
+async def update_key(
+    request: AsyncExchange, principal: Principal[Any], query: Query, body: bytes
+) -> Answer:
     """The edited key."""
     wanted = parse_update(body, request.content_type)
-    record = await request.authenticator.update_key(
-        principal, request.key_id, **wanted, **_acting(request)
-    )
+    record = await request.authenticator.update_key(principal, request.key_id, **wanted, **query)
     return key_answer(request.authenticator, record)
 
 
-async def rotate_key(request: AsyncExchange, principal: Principal[Any], body: bytes) -> Answer:
+async def rotate_key(
+    request: AsyncExchange, principal: Principal[Any], query: Query, body: bytes
+) -> Answer:
     """The successor of a key, shown once."""
     overlap = parse_rotate(body, request.content_type)
-    acting = _acting(request)
     created = await request.authenticator.rotate_key(
-        principal, request.key_id, overlap=overlap, **acting
+        principal, request.key_id, overlap=overlap, **query
     )
     collection = request.path.rsplit("/", 2)[0]  # without /{key_id}/rotate
-    return revealing_answer(request.authenticator, created, collection, **acting)
+    return revealing_answer(request.authenticator, created, collection, **query)
 
 
-async def revoke_key(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
+async def revoke_key(
+    request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
+) -> Answer:
     """The revoked key."""
-    record = await request.authenticator.revoke_key(principal, request.key_id, **_acting(request))
+    record = await request.authenticator.revoke_key(principal, request.key_id, **query)
     return key_answer(request.authenticator, record)
 
 
-async def delete_key(request: AsyncExchange, principal: Principal[Any], _body: bytes) -> Answer:
+async def delete_key(
+    request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
+) -> Answer:
     """Revoke a key and take it off the list."""
-    await request.authenticator.delete_key(principal, request.key_id, **_acting(request))
+    await request.authenticator.delete_key(principal, request.key_id, **query)
     return Answer(204, (NO_STORE,))
-
-
-def _acting(request: AsyncExchange) -> dict[str, Any]:
-    """On whose behalf the caller acts, as an argument of the authenticator; empty if on its own.
-
-    A subclass of the application's authenticator may know no such argument, so it gets none that is not needed.
-    """
-    if not request.authenticator.rules.delegates:
-        return {}
-    owner_id = parse_on_behalf_of(request.query)
-    return {} if owner_id is None else {"on_behalf_of": owner_id}
 
 
 _ONE = "/{key_id}"
@@ -231,21 +235,22 @@ def admin_key_routes(
         return admin
 
     async def list_all_keys(
-        request: AsyncExchange, principal: Principal[Any], _body: bytes
+        request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
     ) -> Answer:
-        wanted = parse_list_all(request.query)
-        page = await request.call(admin_for(request).list_keys, principal, **wanted)
+        paging = {name: query.pop(name) for name in ("cursor", "limit") if name in query}
+        wanted = KeyFilter(**query)
+        page = await request.call(admin_for(request).list_keys, principal, wanted=wanted, **paging)
         return page_answer(request.authenticator, page)
 
     async def revoke_any_keys(
-        request: AsyncExchange, principal: Principal[Any], body: bytes
+        request: AsyncExchange, principal: Principal[Any], _query: Query, body: bytes
     ) -> Answer:
         ids = parse_ids(body, request.content_type)
         revoked = await request.call(admin_for(request).revoke_keys, principal, ids)
         return revoked_answer(request.authenticator, ids, revoked)
 
     async def revoke_any_key(
-        request: AsyncExchange, principal: Principal[Any], _body: bytes
+        request: AsyncExchange, principal: Principal[Any], _query: Query, _body: bytes
     ) -> Answer:
         record = await request.call(admin_for(request).revoke_key, principal, request.key_id)
         return key_answer(request.authenticator, record)
@@ -260,7 +265,9 @@ def admin_key_routes(
     return named_rows(table, operations)
 
 
-async def revoke_presented_key(request: AsyncExchange, _principal: None, body: bytes) -> Answer:
+async def revoke_presented_key(
+    request: AsyncExchange, _principal: None, _query: Query, body: bytes
+) -> Answer:
     """Revoke the key in the body."""
     token = parse_revocation(body, request.content_type)
     try:
@@ -280,6 +287,7 @@ async def receive_leak_report(
     receiver: AsyncGitHubLeakReceiver | GitHubLeakReceiver,
     request: AsyncExchange,
     _principal: None,
+    _query: Query,
     body: bytes,
 ) -> Answer:
     """Hand a report to its receiver."""

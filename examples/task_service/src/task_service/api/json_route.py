@@ -28,6 +28,8 @@ from msk_auth.errors import InputInvalid
 from task_service.accounts.users import MAX_USERNAME
 from task_service.db.paging import PageRequest
 
+from .openapi import Responses, problems
+
 MAX_SEARCH: Final = 100
 
 # The response repeats refused names, so their size is bounded.
@@ -118,6 +120,7 @@ class JsonRoute(APIRoute):
         endpoint: Callable[..., Any],
         *,
         dependencies: Sequence[DependsParam] | None = None,
+        responses: Responses | None = None,
         **options: Any,
     ) -> None:
         # The guards come first: FastAPI solves these before the parameters, and each once.
@@ -130,6 +133,7 @@ class JsonRoute(APIRoute):
             path,
             endpoint,
             dependencies=[*(dependencies or ()), *guards, Depends(self._refuse_unknown)],
+            responses=problems(InputInvalid) | (responses or {}),
             **options,
         )
         self._known = sorted(_query_names(self.dependant))
@@ -137,9 +141,11 @@ class JsonRoute(APIRoute):
     async def _refuse_unknown(self, request: Request) -> None:
         unknown = [name for name in request.query_params if name not in self._known]
         if unknown:
-            message = f"Unknown query parameter. Allowed: {', '.join(self._known) or 'none'}."
-            names = unknown[:_MAX_MEMBERS]
-            raise InputInvalid([(name[:_MAX_NAME], message) for name in names])
+            allowed = f"Allowed: {', '.join(self._known) or 'none'}."
+            names = [name[:_MAX_NAME] for name in unknown[:_MAX_MEMBERS]]
+            raise InputInvalid(
+                [(name, f"Unknown query parameter {name!r}. {allowed}") for name in names]
+            )
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that parses strictly."""
