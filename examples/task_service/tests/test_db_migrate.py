@@ -73,9 +73,7 @@ async def test_an_empty_database_gets_the_schema(db: Database) -> None:
     assert await schema_state(db) is SchemaState.CURRENT
     async with db.read() as connection:
         assert await connection.run_sync(_differences) == []
-        # So a process of that version may be started beside it.
-        works = await connection.execute(select(schema.schema_works_with))
-        assert (await _head(db), version_before.REVISION) in [tuple(row) for row in works]
+    assert await waiting_for_finish(db) == []
 
 
 async def test_a_failed_migration_changes_nothing(
@@ -96,7 +94,7 @@ async def test_a_failed_migration_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(migrate_module, "__file__", str(module))
         with pytest.raises(LookupError, match="half way"):
-            await migrate(db)
+            await migrate(db, finish=True)
 
     assert await schema_state(db) is SchemaState.CURRENT
     async with db.read() as connection:
@@ -188,11 +186,15 @@ async def test_the_revisions_of_another_application_are_no_version_of_this_one(
 
 
 async def test_old_processes_work_with_the_new_schema_and_their_data_stays(db: Database) -> None:
-    """From the version before to this one, with statements as that version writes them."""
+    """From the version before to this one, with statements as that version writes them, until they have stopped."""
     run = (
         "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params,"
         " timeout_seconds, created_at) VALUES ('{}', 'tsk_1', 'usr_1', 'queued', '{{}}', 'command',"
         " '{{}}', 60, 0)"
+    )
+    wait = (
+        "INSERT INTO waiting_owners (owner_id, lane, turn) VALUES ('usr_1', 1, {0})"
+        " ON CONFLICT (owner_id) DO UPDATE SET turn = {0}"
     )
     async with db.write() as connection:
         await connection.run_sync(version_before.create_schema)
@@ -203,23 +205,30 @@ async def test_old_processes_work_with_the_new_schema_and_their_data_stays(db: D
                 " VALUES ('tsk_1', 'usr_1', 'a task', 'command', '{}', 0, 0)"
             ),
             run.format("run_before"),
+            wait.format(1),
         ):
             await connection.exec_driver_sql(statement)
     assert await schema_state(db) is SchemaState.OLDER
-    await migrate(db)
+    waiting = await migrate(db)
+    assert waiting == await waiting_for_finish(db) != []
+    assert await schema_state(db) is SchemaState.CURRENT
     async with db.write() as connection:
-        assert await connection.run_sync(_differences) == []
         following = await connection.execute(NEXT_RUNS, {"room": 1, "limit": 1, "now": 0})
         assert [row.id for row in following] == ["run_before"], "a run that was queued waits on"
         await connection.exec_driver_sql(run.format("run_after"))
-        found = await connection.scalars(select(schema.runs.c.id).order_by(schema.runs.c.id))
-        assert found.all() == ["run_after", "run_before"]
+        await connection.exec_driver_sql(wait.format(2))
         works = await connection.scalars(
             select(schema.schema_works_with.c.code).where(
                 schema.schema_works_with.c.revision == await _head(db)
             )
         )
         assert version_before.REVISION in works.all()
+    assert await migrate(db, finish=True) == []
+    assert await migrate(db) == []
+    async with db.read() as connection:
+        assert await connection.run_sync(_differences) == []
+        found = await connection.scalars(select(schema.runs.c.id).order_by(schema.runs.c.id))
+        assert found.all() == ["run_after", "run_before"]
 
 
 async def test_a_service_account_cannot_log_in_through_an_older_process(db: Database) -> None:

@@ -147,7 +147,10 @@ def write_for_long(url: str, processes: list[Process]) -> None:
 
 
 def check_migrated_once(processes: list[Process], engine: Engine) -> None:
-    head = ScriptDirectory.from_config(migrate_module._config()).get_current_head()
+    # What comes after this one waits until the older release has stopped.
+    head = migrate_module._usable(ScriptDirectory.from_config(migrate_module._config()))[
+        -1
+    ].revision
     counts = [
         each.log().count(f"from the schema {version_before.REVISION} to {head}")
         for each in processes

@@ -9,21 +9,22 @@ An empty database gets the tables of `schema.py` at once, and a migration is for
 
 Old and new processes work side by side during an upgrade. A migration that only adds (tables, indexes, columns that are
 nullable or have a default) names in `works_with` the older versions that work with its schema, and may even be restarted;
-the table `schema_works_with` has them for these. A migration that removes something belongs in a version after the one that
-stopped using it.
+the table `schema_works_with` has them for these. A migration that removes something names none. It waits for
+`task-service migrate --finish`, and until then this version works with the schema before it.
 """
 
 from __future__ import annotations
 
 import logging
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, insert, inspect, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -73,10 +74,11 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
             # Every process comes by here before it does anything else with its database.
             await refuse_two_primaries(db)
             await refuse_shared_sessions(db)
-            return await migrate_postgresql(extended, _upgrade, finish=finish)
-        async with extended.write() as connection:
-            await connection.run_sync(_upgrade)
-        return []
+            await migrate_postgresql(extended, partial(_upgrade, finish=finish), finish=finish)
+        else:
+            async with extended.write() as connection:
+                await connection.run_sync(_upgrade, finish=finish)
+        return await waiting_for_finish(extended)
     finally:
         await extended.close()
 
@@ -87,12 +89,13 @@ async def waiting_for_finish(db: Database) -> list[str]:
     Raises:
         StoreUnavailable: The database cannot answer.
     """
-    if db.engine.dialect.name != "postgresql":
-        return []
-    from .migrate_postgresql import queue_migrations_left
-
     async with db.read() as connection:
-        return await queue_migrations_left(connection)
+        waiting = await connection.run_sync(_waiting)
+        if connection.dialect.name == "postgresql":
+            from .migrate_postgresql import queue_migrations_left
+
+            waiting += await queue_migrations_left(connection)
+    return waiting
 
 
 async def schema_state(db: Database) -> SchemaState:
@@ -111,31 +114,49 @@ async def revision_of(connection: AsyncConnection) -> str | None:
     return await connection.run_sync(_revision)
 
 
-def _upgrade(connection: Connection) -> None:
-    if _state(connection) is not SchemaState.OLDER:
+def _upgrade(connection: Connection, *, finish: bool) -> None:
+    if _state(connection) is not SchemaState.OLDER and not (finish and _waiting(connection)):
         return
     config = _config()
     config.attributes["connection"] = connection
     before = _revision(connection)
+    usable = _usable(ScriptDirectory.from_config(config))
+    target = usable[0] if finish or before is None else usable[-1]
     if before is None:
         metadata.create_all(connection)
-        command.stamp(config, "head")
+        command.stamp(config, target.revision)
     else:
-        command.upgrade(config, "head")
-    head = ScriptDirectory.from_config(config).get_revision("head")
-    for code in head.module.works_with:
-        connection.execute(insert(schema_works_with).values(revision=head.revision, code=code))
+        command.upgrade(config, target.revision)
+    for code in target.module.works_with:
+        connection.execute(insert(schema_works_with).values(revision=target.revision, code=code))
     if before is None:
-        _log.info("created the schema %s in the empty database", head.revision)
+        _log.info("created the schema %s in the empty database", target.revision)
     else:
-        _log.info("migrated the database from the schema %s to %s", before, head.revision)
+        _log.info("migrated the database from the schema %s to %s", before, target.revision)
+
+
+def _usable(script: ScriptDirectory) -> list[Script]:
+    """The schemas that this version works with, the newest first. All but the last one wait for `finish`."""
+    usable: list[Script] = []
+    for each in script.walk_revisions():
+        usable.append(each)
+        if each.module.works_with:
+            break
+    return usable
+
+
+def _waiting(connection: Connection) -> list[str]:
+    """The service's own migrations that wait for `finish`; none if a newer version made the schema."""
+    revisions = [each.revision for each in _usable(ScriptDirectory.from_config(_config()))]
+    revision = _revision(connection)
+    return revisions[: revisions.index(revision)] if revision in revisions else []
 
 
 def _state(connection: Connection) -> SchemaState:
     script = ScriptDirectory.from_config(_config())
     head = script.get_current_head()
     revision = _revision(connection)
-    if revision == head:
+    if revision in {each.revision for each in _usable(script)}:
         return SchemaState.CURRENT
     if revision in {known.revision for known in script.walk_revisions()}:
         return SchemaState.OLDER

@@ -48,16 +48,13 @@ _PAUSE_SECONDS: Final = 2.0
 
 async def migrate_postgresql(
     db: Database, upgrade: Callable[[Connection], None], *, finish: bool
-) -> list[str]:
+) -> None:
     """Migrate, or wait until another process has.
 
     Args:
         db: The database, with a timeout that is long enough.
         upgrade: Migrates the service's own tables, in a transaction.
         finish: See :func:`~task_service.db.migrate.migrate`.
-
-    Returns:
-        The queue's migrations that are left for `finish`.
 
     Raises:
         ConfigurationError: As :func:`~task_service.db.migrate.migrate`.
@@ -71,7 +68,8 @@ async def migrate_postgresql(
                     milliseconds = round(LOCK_SECONDS * 1000)
                     await connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
                     await connection.run_sync(upgrade)
-                    return await migrate_queue(connection, finish=finish)
+                    await migrate_queue(connection, finish=finish)
+                    return
             except OperationalError as error:
                 if not isinstance(error.orig, _LOCK_CONFLICTS):
                     raise
@@ -87,7 +85,7 @@ async def _lock(connection: AsyncConnection) -> None:
         await connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
 
 
-async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> list[str]:
+async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> None:
     """Create or change procrastinate's tables, in the transaction of `connection`.
 
     procrastinate numbers its migrations itself; `queue_migrations` records those that the database has. Those that old and
@@ -97,9 +95,6 @@ async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> list[st
     Args:
         connection: On PostgreSQL, holding the advisory lock.
         finish: Also apply the migrations that older processes do not work with.
-
-    Returns:
-        The migrations that are left for `finish`.
 
     Raises:
         ConfigurationError: Another application has its own procrastinate in this database.
@@ -119,14 +114,11 @@ async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> list[st
             )
         await _run_script(connection, SchemaManager.get_schema())
         await _record_migrations(connection, known)
-        return []
-    waiting = [name for name in known if name not in applied]
-    later = [] if finish else [name for name in waiting if "_post_" in name]
-    for name in waiting:
-        if name not in later:
+        return
+    for name in known:
+        if name not in applied and (finish or "_post_" not in name):
             await _run_script(connection, scripts[name])
             await _record_migrations(connection, [name])
-    return later
 
 
 async def queue_migrations_left(connection: AsyncConnection) -> list[str]:

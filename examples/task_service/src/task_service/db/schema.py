@@ -245,8 +245,6 @@ runs = Table(
     # The beginning of the output, which is not kept.
     Column("log_missing_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("log_missing_lines", BigInteger, nullable=False, server_default=text("0")),
-    # Of the first eight revisions, which kept the beginning and not the end.
-    Column("log_truncated", Boolean, nullable=False, server_default=text("false")),
     # Of an owner's own runs the lowest is acquired first, then the oldest.
     Column("rank", Integer, nullable=False, server_default=text("0")),
     # The present attempt's latest progress report: a fraction from 0 to 1, and a few words.
@@ -276,18 +274,6 @@ owner_turns = Table(
     # The number of the latest turn of an owner to have a run started; see `task_service.tasks.next_run`.
     Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
     Column("turn", BigInteger, nullable=False, index=True),
-)
-
-waiting_owners = Table(
-    "waiting_owners",
-    metadata,
-    # Of the revisions up to 0019, whose workers acquire runs in this order; this version does not write it.
-    Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
-    # 0 for urgent runs, which go before 1.
-    Column("lane", Integer, nullable=False),
-    # The lower, the sooner.
-    Column("turn", BigInteger, nullable=False),
-    Index("ix_waiting_owners_lane_turn_owner_id", "lane", "turn", "owner_id"),
 )
 
 run_log = Table(
