@@ -291,6 +291,7 @@ idempotency = Table(
     "idempotency",
     metadata,
     Column("owner_id", String(32), ForeignKey("users.id"), primary_key=True),
+    # As sent; of a limited API key its id, a space, and the value's SHA-256.
     Column("key", String(255), primary_key=True),
     # The same key for another task is a conflict.
     Column("task_id", String(32), nullable=False),

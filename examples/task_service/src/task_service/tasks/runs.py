@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Row, and_, delete, func, insert, select, true, update
@@ -197,7 +198,7 @@ class Runs:
             principal: The caller.
             task_id: The task.
             idempotency_key: A second request with the same key within 24 hours returns the first one's run
-                (draft-ietf-httpapi-idempotency-key-header).
+                (draft-ietf-httpapi-idempotency-key-header). An API key that may not read all runs of its owner shares none.
             priority: Which of the owner's own runs go first; `urgent` also goes before other owners'.
             work: What the run executes; None means the task's handler and parameters as they are now.
             rerun_of: The run that is started again, for the audit log.
@@ -215,10 +216,8 @@ class Runs:
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
-        if idempotency_key is not None and _IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
-            raise InputInvalid.of(
-                "Idempotency-Key", "This must be 1 to 255 visible ASCII characters."
-            )
+        if idempotency_key is not None:
+            idempotency_key = _stored_key(principal, idempotency_key)
         if priority is RunPriority.URGENT and PRIORITIZE not in principal.permissions:
             raise PermissionDenied([PRIORITIZE])
         longest = (await self._config.current()).run_timeout_seconds
@@ -541,6 +540,19 @@ async def _next_number(connection: AsyncConnection, task: Row[*tuple[Any, ...]])
         raise RunQueueFull
     number: int = row.last_run_number
     return number
+
+
+def _stored_key(principal: Principal[Any], value: str) -> str:
+    """What is stored of an `Idempotency-Key`, which belongs to its owner.
+
+    An API key that may not read all of its owner's runs has a space of its own, so that it neither learns what the owner used a
+    value for, nor takes one away. A value has no space, and so is never the text of such a key.
+    """
+    if _IDEMPOTENCY_KEY.fullmatch(value) is None:
+        raise InputInvalid.of("Idempotency-Key", "This must be 1 to 255 visible ASCII characters.")
+    if principal.key_id is None or (principal.resources is None and READ in principal.permissions):
+        return value
+    return f"{principal.key_id} {sha256(value.encode('ascii')).hexdigest()}"
 
 
 async def _earlier_run(
