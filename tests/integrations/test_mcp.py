@@ -334,6 +334,18 @@ async def test_prompts_and_resources_are_listed_alike(
     assert [each[key] for each in reply.json["result"][kind]] == listed
 
 
+async def test_a_listing_answers_no_other_request_of_its_id(
+    world: World, server: Server, app: Any
+) -> None:
+    """The SDKs send an answer to the last request that has its id, which may be one that is no listing."""
+    server.result = {"tools": []}
+    for count in (1, 2):
+        reply = await post(app, world.bearer("key"), rpc("tools/list"))
+        assert reply.json == {"jsonrpc": "2.0", "id": 7, "result": {"tools": []}}
+        asked = {7, *(message["id"] for _, message in server.received)}
+        assert len(asked) == 1 + count
+
+
 async def test_a_listing_that_cannot_be_read_is_not_sent(world: World, app: Any) -> None:
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -475,6 +487,16 @@ async def test_a_body_that_is_no_message_is_refused(
 ) -> None:
     reply = await post(app, world.bearer("key"), body)
     assert (reply.status, reply.json["code"]) == (400, "request_malformed")
+    assert server.received == []
+
+
+@pytest.mark.parametrize("method", ["post", "Post", "PUT", "PATCH", "QUERY"])
+async def test_every_method_that_may_bring_a_message_is_checked(
+    method: str, world: World, server: Server, app: Any
+) -> None:
+    headers = [*world.bearer("key_read"), *MESSAGE]
+    reply = await send(app, method, b"/mcp", headers, rpc("tools/call", name="run"))
+    assert (reply.status, reply.json["code"]) == (403, "permission_denied")
     assert server.received == []
 
 
@@ -768,3 +790,21 @@ async def test_the_arguments_of_a_tool_name_its_resource(
         assert reply.json["result"]["structuredContent"]["owner"] == "alice"
     else:
         assert (reply.status, reply.json["code"]) == (403, "permission_denied")
+
+
+@pytest.mark.parametrize("arguments", [None, {"task_id": "42"}])
+async def test_a_key_for_one_resource_completes_nothing_about_others(
+    world: World, server: Server, arguments: Any
+) -> None:
+    policy = server.auth.require("tasks:read", resource="task:{task_id}")
+    app = server.auth.protect(
+        server, prompts={"plan": policy}, resources={"tasks://{task_id}": policy}
+    )
+    for about in (
+        {"type": "ref/prompt", "name": "plan"},
+        {"type": "ref/resource", "uri": "tasks://{task_id}"},
+    ):
+        # What a client adds to the reference says nothing of what is completed.
+        completion = rpc("completion/complete", ref={**about, "arguments": arguments})
+        assert (await post(app, world.bearer("key_bound"), completion)).status == 403
+        assert (await post(app, world.bearer("key"), completion)).status == 200

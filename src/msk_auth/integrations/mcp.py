@@ -43,7 +43,7 @@ from msk_auth.core.errors import (
     bearer_challenge,
 )
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, any_credential, lasting, require
+from msk_auth.core.policy import SAFE_METHODS, Policy, any_credential, lasting, require
 from msk_auth.http.admission import AUTHENTICATED, Memory, known_principal
 from msk_auth.http.answers import (
     JSON_TYPE,
@@ -101,6 +101,9 @@ _NAMED: Final = {
 
 # They reach nothing that has a policy. Notifications do not either.
 _OPEN: Final = _LISTS.keys() | {"initialize", "ping", "logging/setLevel", "server/discover"}
+
+# Every other request has to bring a message: servers may match methods in lower case too.
+_WITHOUT_MESSAGE: Final = SAFE_METHODS | {"DELETE"}
 
 # What guards everything of a kind that has no table, and every method that the gate does not know.
 _REQUIRE: Final = require()
@@ -293,15 +296,14 @@ class _Gate(Generic[UserT]):
                 inner = _with_session(
                     scope, lambda value: self._unsealed(value, principal), *_NOT_PASSED_ON
                 )
-                if scope["method"] == "POST":
+                if scope["method"] not in _WITHOUT_MESSAGE:
                     message = await self._read(receive)
-                    receive = _replay(to_json(message), receive)
                     for subject in _subjects(message):
                         self._authorize(principal, self._rows(*subject))
                 if message.get("method") in _LISTS:
-                    await self._list(inner, receive, pass_on, principal)
+                    await self._list(inner, message, receive, pass_on, principal)
                 else:
-                    await self._server(inner, receive, pass_on)
+                    await self._server(inner, _replay(message, receive), pass_on)
         except Problem as problem:
             problem.__traceback__ = None
             if last is None:
@@ -310,7 +312,12 @@ class _Gate(Generic[UserT]):
                 await send({"type": "http.response.body", "body": b""})
 
     async def _list(
-        self, scope: Any, receive: Receive, send: Send, principal: Principal[UserT]
+        self,
+        scope: Any,
+        message: dict[str, Any],
+        receive: Receive,
+        send: Send,
+        principal: Principal[UserT],
     ) -> None:
         """Serve a listing, in JSON or as an event stream, without what the caller may not use."""
         sent: list[Any] = []
@@ -318,17 +325,19 @@ class _Gate(Generic[UserT]):
         async def keep(part: Any) -> None:
             sent.append(part)
 
-        await self._server(scope, receive, keep)
+        # A server sends an answer to the last request that has its id. With the client's own id that could be another one.
+        asked = {**message, "id": secrets.token_hex()}
+        await self._server(scope, _replay(asked, receive), keep)
         start, *parts = sent
         body = b"".join(part.get("body", b"") for part in parts)
         if b"".join(values(start, b"content-type")).startswith(b"text/event-stream"):
             # No other field of an event is passed on: with an id the client could resume the stream, and so get the listing
             # as the server keeps it.
             lines = [line[5:] for line in body.splitlines() if line.startswith(b"data:")]
-            listings = [self._narrowed(line, principal) for line in lines]
+            listings = [self._narrowed(line, message, principal) for line in lines]
             body = b"".join(b"data: " + listing + b"\n\n" for listing in listings if listing)
         else:
-            body = self._narrowed(body, principal)
+            body = self._narrowed(body, message, principal)
         headers = [
             *((name, value) for name, value in start["headers"] if name.lower() not in _REPLACED),
             (b"content-length", str(len(body)).encode()),
@@ -406,25 +415,26 @@ class _Gate(Generic[UserT]):
             raise _NotServed
         return rows
 
-    def _narrowed(self, payload: bytes, principal: Principal[UserT]) -> bytes:
-        """A listing of the server without what the caller may not use; nothing if it cannot be read."""
+    def _narrowed(
+        self, payload: bytes, asked: dict[str, Any], principal: Principal[UserT]
+    ) -> bytes:
+        """An answer of the server without what the caller may not use; nothing if it cannot be read."""
         message = _parsed(payload)
         if not message:
             return b""
+        if "method" not in message:
+            message["id"] = asked.get("id")
         result = _object(message.get("result"))
-        narrowed = {
-            kind: [
-                each
-                for each in _list(result[kind])
-                if self._may_use(principal, kind, _object(each).get(key))
-            ]
-            for kind, key in _LISTS.values()
-            if kind in result
-        }
-        # Otherwise a cache may show it to another credential.
-        private = {"cacheScope": "private"} if "cacheScope" in result else {}
-        changed = result | narrowed | private
-        return payload if changed == result else to_json({**message, "result": changed})
+        kind, key = _LISTS[asked["method"]]
+        result[kind] = [
+            each
+            for each in _list(result.get(kind))
+            if self._may_use(principal, kind, _object(each).get(key))
+        ]
+        if "cacheScope" in result:
+            # Otherwise a cache may show it to another credential.
+            result["cacheScope"] = "private"
+        return to_json(message)
 
     def _may_use(self, principal: Principal[UserT], kind: str, name: object) -> bool:
         try:
@@ -478,8 +488,10 @@ def _parsed(text: bytes) -> dict[str, Any]:
 def _subjects(message: dict[str, Any]) -> Iterator[tuple[str, object, object]]:
     """What a message is about, by its kind, its name and its arguments; nothing if it reaches nothing that has a policy."""
     method, params = message.get("method"), _object(message.get("params"))
+    arguments = params.get("arguments")
     if method == "completion/complete":
-        params = _object(params.get("ref"))
+        # It is for all resources of a template.
+        params, arguments = _object(params.get("ref")), None
         method = f"completion/{params.get('type')}"
     if method == "subscriptions/listen":
         # Servers give the list of URIs different names.
@@ -489,7 +501,7 @@ def _subjects(message: dict[str, Any]) -> Iterator[tuple[str, object, object]]:
     elif method is not None and method not in _OPEN and not method.startswith("notifications/"):
         # Without a method it is the client's response to a request of the server.
         kind, name = _NAMED.get(method, ("", ""))
-        yield kind, params.get(name), params.get("arguments")
+        yield kind, params.get(name), arguments
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -515,8 +527,9 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("".join(parts), re.IGNORECASE)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    parts = [{"type": "http.request", "body": body, "more_body": False}]
+def _replay(message: dict[str, Any], receive: Receive) -> Receive:
+    """What the server receives: the message as the gate has checked it, then what the client sends."""
+    parts = [{"type": "http.request", "body": to_json(message)}] if message else []
 
     async def replay() -> Any:
         return parts.pop() if parts else await receive()
