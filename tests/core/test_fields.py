@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import datetime, timedelta, timezone
 from typing import get_type_hints
 
 import pytest
@@ -24,6 +25,28 @@ def test_the_table_has_the_attributes_of_a_record_in_their_order() -> None:
 def test_the_arguments_of_the_authenticators_are_the_fields_that_people_set() -> None:
     assert set(get_type_hints(KeyEdit)) == set(get_type_hints(KeyUpdate)) == set(EDITABLE)
     assert {"name", "scopes", *get_type_hints(KeyDetails)} == set(INPUTS)
+
+
+def test_the_document_of_a_key_has_what_clients_may_see_and_follows_its_schema(
+    world: World,
+) -> None:
+    scopes = {"tasks:run", "tasks:read"}
+    made = world.call("create_key", world.login(), name="CI", scopes=scopes).record
+    at = datetime(2026, 3, 1, 13, tzinfo=timezone(timedelta(hours=1)))
+    document = dataclasses.replace(made, expires_at=at).document()
+    assert document["scopes"] == ["tasks:read", "tasks:run"]
+    assert document["expires_at"] == "2026-03-01T12:00:00.000000Z"
+    assert (document["labels"], document["networks"]) == ([], None)
+    assert document.keys().isdisjoint({"digest", "deleted_at", "announced_days"})
+    assert list(document) == ApiKey.document_schema()["required"]
+
+
+def test_the_details_of_a_key_are_what_its_creator_chose(world: World) -> None:
+    principal = world.login()
+    plain = world.call("create_key", principal, name="CI", labels=[], networks=None).record
+    assert plain.details() == {"name": "CI"}
+    chosen = {"name": "CI", "scopes": [], "labels": ["a", "b"], "resources": []}
+    assert world.call("create_key", principal, **chosen).record.details() == chosen
 
 
 def test_a_field_that_does_not_exist_is_a_mistake_in_the_call(world: World) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 _TAB = re.compile(r'=== "(.+)"')
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Stands for anything. Outside of quotes it is a value.
+# Stands for anything. Outside of quotes it is a value, and as a member it stands for further members.
 _ANY = "…"
 
 
@@ -89,8 +89,12 @@ def _agree(expected: Any, actual: Any) -> bool:
         case dict():
             return (
                 isinstance(actual, dict)
-                and expected.keys() == actual.keys()
-                and all(_agree(expected[name], actual[name]) for name in expected)
+                and (
+                    expected.keys() - {_ANY} < actual.keys()
+                    if _ANY in expected
+                    else expected.keys() == actual.keys()
+                )
+                and all(_agree(expected[name], actual[name]) for name in expected if name != _ANY)
             )
         case list():
             return (

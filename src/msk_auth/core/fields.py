@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, TypedDict, cast
 
@@ -135,6 +136,34 @@ class KeyField:
     def is_required(self) -> bool:
         """Whether every key has a value."""
         return self.empty is REQUIRED
+
+    def shown_schema(self) -> dict[str, Any]:
+        """Its JSON Schema in documents."""
+        schema = self._schema(takes_null=self.empty is None)
+        return schema if self.about is None else {**schema, "description": self.about}
+
+    def input_schema(self) -> dict[str, Any]:
+        """Its JSON Schema in the request that sets it."""
+        schema = self._schema(takes_null=not self.is_required)
+        return schema if self.input is None else {**schema, **self.input.schema}
+
+    def _schema(self, *, takes_null: bool) -> dict[str, Any]:
+        kind = _JSON_TYPES[self.kind]
+        schema: dict[str, Any] = {"type": [kind, "null"] if takes_null else kind}
+        if self.kind is FieldKind.TEXTS:
+            schema["items"] = {"type": "string"}
+        if self.kind is FieldKind.MOMENT:
+            schema["format"] = "date-time"
+        return schema
+
+
+_JSON_TYPES: Final = {
+    FieldKind.ID: "string",
+    FieldKind.TEXT: "string",
+    FieldKind.MOMENT: "string",
+    FieldKind.TEXTS: "array",
+    FieldKind.NUMBER: "integer",
+}
 
 
 def is_label(text: object) -> bool:
@@ -339,6 +368,38 @@ INPUTS: Final = {each.name: each.input for each in KEY_FIELDS if each.input is n
 
 EDITABLE: Final = tuple(name for name, each in INPUTS.items() if each.is_editable)
 """The names of what people edit about a key."""
+
+
+def shown(record: object) -> dict[str, Any]:
+    """The members of a record's document, by the names of the fields."""
+    return {each.name: _json(getattr(record, each.name)) for each in KEY_FIELDS if each.is_shown}
+
+
+def set_by_people(record: object) -> dict[str, Any]:
+    """The members of a record's document that people set, without those that are empty."""
+    return {
+        name: _json(getattr(record, name))
+        for name in INPUTS
+        if getattr(record, name) != FIELD_OF[name].empty
+    }
+
+
+def document_schema() -> dict[str, Any]:
+    """The JSON Schema of what :func:`shown` returns."""
+    properties = {each.name: each.shown_schema() for each in KEY_FIELDS if each.is_shown}
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _json(value: object) -> object:
+    """A value of a record as JSON has it: times as of RFC 3339, sets sorted."""
+    match value:
+        case datetime():
+            utc = value.astimezone(UTC)
+            return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case frozenset():
+            return sorted(cast("frozenset[str]", value))
+        case _:
+            return value
 
 
 def clean_new(given: Mapping[str, object], wrong: list[FieldError]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Generic, TypeGuard, TypeVar, cast
 from uuid import UUID
 
+from . import fields
 from .errors import ConfigurationError
 
 UserT = TypeVar("UserT")
@@ -84,6 +85,22 @@ class ApiKey:
         if self.expires_at is not None and now >= self.expires_at:
             return KeyStatus.EXPIRED
         return KeyStatus.ACTIVE
+
+    def document(self) -> dict[str, Any]:
+        """What an application shows of it, as JSON: times of RFC 3339 in UTC, sets as sorted lists. Without the digest.
+
+        The key routes answer this, with a `mask` (:meth:`~msk_auth.KeyFormat.mask`) and a :meth:`status`.
+        """
+        return fields.shown(self)
+
+    def details(self) -> dict[str, Any]:
+        """What the creator of the key has chosen, as :meth:`document` has it: its name, and what is not the default."""
+        return fields.set_by_people(self)
+
+    @staticmethod
+    def document_schema() -> dict[str, Any]:
+        """The JSON Schema of :meth:`document`."""
+        return fields.document_schema()
 
 
 @dataclass(frozen=True, slots=True, init=False)

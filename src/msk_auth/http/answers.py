@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 from msk_auth.authenticator import BaseAuthenticator
 from msk_auth.core.errors import PROBLEM_BASE, Problem
-from msk_auth.core.fields import KEY_FIELDS
 from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage
 
@@ -203,24 +201,9 @@ def revealing_answer(
     return json_answer(201, document, [("location", location)])
 
 
-def _document(authenticator: BaseAuthenticator[Any], record: ApiKey) -> dict[str, object]:
+def _document(authenticator: BaseAuthenticator[Any], record: ApiKey) -> dict[str, Any]:
     """A key without its value."""
-    shown = {
-        field.name: _shown(getattr(record, field.name)) for field in KEY_FIELDS if field.is_shown
-    }
-    return shown | {
+    return record.document() | {
         "mask": authenticator.rules.key_format.mask(record.id),
         "status": record.status(authenticator.clock.now()).value,
     }
-
-
-def _shown(value: object) -> object:
-    """A value of a record as JSON has it: times as of RFC 3339, sets sorted."""
-    match value:
-        case datetime():
-            utc = value.astimezone(UTC)
-            return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
-        case frozenset():
-            return sorted(cast("frozenset[str]", value))
-        case _:
-            return value

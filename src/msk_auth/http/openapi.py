@@ -15,14 +15,11 @@ from msk_auth.core.fields import (
     EDITABLE,
     FIELD_OF,
     INPUTS,
-    KEY_FIELDS,
     LABEL,
     MAX_OWNER_ID_LENGTH,
-    FieldKind,
-    KeyField,
 )
 from msk_auth.core.key_management import MAX_OVERLAP, MAX_PAGE
-from msk_auth.core.model import KeyStatus
+from msk_auth.core.model import ApiKey, KeyStatus
 from msk_auth.core.policy import SAFE_METHODS, Policy
 
 from .answers import FORM_TYPE, JSON_TYPE, PROBLEM_TYPE, Errors
@@ -87,40 +84,9 @@ def _body(properties: Json, *required: str) -> Json:
     return {**schema, "required": list(required)} if required else schema
 
 
-_JSON_TYPES: Final = {
-    FieldKind.ID: "string",
-    FieldKind.TEXT: "string",
-    FieldKind.MOMENT: "string",
-    FieldKind.TEXTS: "array",
-    FieldKind.NUMBER: "integer",
-}
-
-
-def _field_schema(field: KeyField, *, takes_null: bool) -> Json:
-    kind = _JSON_TYPES[field.kind]
-    schema: Json = {"type": [kind, "null"] if takes_null else kind}
-    if field.kind is FieldKind.TEXTS:
-        schema["items"] = _STRING
-    if field.kind is FieldKind.MOMENT:
-        schema["format"] = "date-time"
-    return schema
-
-
-def _shown_schema(field: KeyField) -> Json:
-    """A field in the document of a key."""
-    schema = _field_schema(field, takes_null=field.empty is None)
-    return schema if field.about is None else _about(schema, field.about)
-
-
-def _input_schema(name: str) -> Json:
-    """A field in the request that sets it."""
-    field = FIELD_OF[name]
-    return _field_schema(field, takes_null=not field.is_required) | dict(INPUTS[name].schema)
-
-
 _STATES: Final[Json] = {"type": "string", "enum": [state.value for state in KeyStatus]}
 _KEY_PROPERTIES: Final[Json] = {
-    **{field.name: _shown_schema(field) for field in KEY_FIELDS if field.is_shown},
+    **ApiKey.document_schema()["properties"],
     "mask": _about(_STRING, "What may be shown of the key."),
     "status": _STATES,
 }
@@ -162,7 +128,8 @@ _SCHEMAS: Final[Json] = {
     ),
     "LeakMatch": _object(dict.fromkeys(("token", "type", "url", "source"), _STRING)),
     "NewApiKey": _body(
-        {name: _input_schema(name) for name in INPUTS} | {"expires_in_days": _LIFETIME}, "name"
+        {name: FIELD_OF[name].input_schema() for name in INPUTS} | {"expires_in_days": _LIFETIME},
+        "name",
     ),
     "PresentedApiKey": _object(
         {
@@ -184,7 +151,7 @@ _SCHEMAS: Final[Json] = {
     ),
     "RotateApiKey": _body({"overlap_seconds": _OVERLAP}),
     "UpdateApiKey": _about(
-        _body({name: _input_schema(name) for name in EDITABLE}) | {"minProperties": 1},
+        _body({name: FIELD_OF[name].input_schema() for name in EDITABLE}) | {"minProperties": 1},
         "A merge patch (RFC 7396): what is absent stays, and null clears. Lists are replaced as a whole.",
     ),
 }

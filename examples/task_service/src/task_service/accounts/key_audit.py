@@ -187,20 +187,9 @@ async def _check_tasks(
 
 def _granted(record: ApiKey) -> dict[str, Any]:
     """What the key may do, to what and from where, and what its owner says of it."""
-    granted: dict[str, Any] = {"scopes": None if record.scopes is None else sorted(record.scopes)}
-    if record.resources is not None:
-        granted["resources"] = sorted(record.resources)
-    edited = {name: value for name, value in _editable(record).items() if name != "name" and value}
-    return granted | edited
-
-
-def _editable(record: ApiKey) -> dict[str, Any]:
-    return {
-        "name": record.name,
-        "description": record.description,
-        "labels": sorted(record.labels),
-        "networks": None if record.networks is None else sorted(record.networks),
-    }
+    granted = {"scopes": None} | record.details()
+    del granted["name"]  # is in every entry
+    return granted
 
 
 async def _previous(change: Change, key_id: str) -> dict[str, Any]:
@@ -218,11 +207,11 @@ async def _previous(change: Change, key_id: str) -> dict[str, Any]:
 
 
 def _changed(record: ApiKey, fields: tuple[str, ...], known: dict[str, Any]) -> dict[str, Any]:
-    new = _editable(record)
+    new = record.document()
     return {
         name: {"old": known.get(name) or None, "new": new[name] or None}
         for name in fields
-        if name in new and (known.get(name) or None) != (new[name] or None)
+        if (known.get(name) or None) != (new[name] or None)
     }
 
 

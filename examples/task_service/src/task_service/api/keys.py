@@ -36,23 +36,19 @@ OnBehalfOf = Annotated[
 """The query parameter of the library's own routes, for those of the service."""
 
 
-class KeySchema(BaseModel):
-    """An API key, without its value."""
+def _add_document(schema: dict[str, Any]) -> None:
+    document = ApiKey.document_schema()
+    schema["properties"] = document["properties"] | schema["properties"]
+    schema["required"] = document["required"] + schema["required"]
+    del schema["additionalProperties"]
 
-    id: str
-    name: str
-    description: str | None
-    labels: list[str]
-    networks: list[str] | None
-    resources: list[str] | None
+
+class KeySchema(BaseModel):
+    """An API key, without its value: the library's document of a key, with `mask` and `status`."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_add_document)
+
     mask: str
-    owner_id: str
-    scopes: list[str] | None
-    created_at: Moment
-    expires_at: Moment | None
-    last_used_at: Moment | None
-    revoked_at: Moment | None
-    replaced_by: str | None
     status: KeyStatus
 
 
@@ -222,20 +218,4 @@ async def activity_of(
 
 def key_schema(record: ApiKey, at: datetime) -> KeySchema:
     """A key as the API answers it."""
-    return KeySchema(
-        id=record.id,
-        name=record.name,
-        description=record.description,
-        labels=sorted(record.labels),
-        networks=None if record.networks is None else sorted(record.networks),
-        resources=None if record.resources is None else sorted(record.resources),
-        mask=_FORMAT.mask(record.id),
-        owner_id=record.owner_id,
-        scopes=None if record.scopes is None else sorted(record.scopes),
-        created_at=record.created_at,
-        expires_at=record.expires_at,
-        last_used_at=record.last_used_at,
-        revoked_at=record.revoked_at,
-        replaced_by=record.replaced_by,
-        status=record.status(at),
-    )
+    return KeySchema(**record.document(), mask=_FORMAT.mask(record.id), status=record.status(at))
