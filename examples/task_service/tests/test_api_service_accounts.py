@@ -66,7 +66,7 @@ async def test_an_administrator_creates_describes_disables_and_deletes_one(
     assert expect(await admin.get(one), 200) == bot
     listed = expect(await admin.get(f"{PATH}?count=true&search=BOT&disabled=false"), 200)
     assert listed == {"items": [bot], "next_cursor": None, "total": 1}
-    assert expect(await admin.get(PATH), 200)["total"] is None
+    assert expect(await admin.get(PATH), 200) == {"items": [bot], "next_cursor": None}
 
     changed = expect(await admin.patch(one, {"description": None, "disabled": True}), 200)
     assert changed == {**bot, "description": None, "disabled": True}

@@ -79,7 +79,8 @@ async def test_a_run_has_these_members_and_names_who_requested_it(
     assert (over["state"], over["attempt"], over["exit_code"]) == ("succeeded", 1, 0)
     assert expect(await user.get(f"/api/tasks/{task['id']}"), 200)["last_run"] == over
     runs = expect(await user.get(f"/api/tasks/{task['id']}/runs"), 200)
-    assert runs == {"items": [over], "next_cursor": None}
+    named = {"task_name": "hello", "owner_id": me["user"]["id"], "owner_name": "ulf"}
+    assert runs == {"items": [over | named], "next_cursor": None}
 
 
 async def test_a_task_is_changed_member_by_member(user: Caller) -> None:

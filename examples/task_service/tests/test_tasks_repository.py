@@ -24,9 +24,10 @@ from sqlalchemy import select, update
 from msk_auth import KeyFormat, Principal
 from msk_auth.errors import InputInvalid
 from task_service.db.engine import Database
+from task_service.db.paging import Page
 from task_service.db.schema import runs as runs_table
 from task_service.errors import TaskNotFound
-from task_service.tasks.models import NewTask, RunState, TaskChanges, TaskPage
+from task_service.tasks.models import NewTask, RunState, Task, TaskChanges
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.runs import Runs
 from task_service.tasks.status import StatusReport, WorkerStatus
@@ -63,7 +64,7 @@ def new(name: str = "Task", **values: Any) -> NewTask:
     return NewTask.model_validate({"name": name, "handler": "anything", "params": {}} | values)
 
 
-async def listed(world: World, principal: Principal[Any], **asked: Any) -> TaskPage:
+async def listed(world: World, principal: Principal[Any], **asked: Any) -> Page[Task]:
     return await world.tasks.list(principal, **asked)
 
 

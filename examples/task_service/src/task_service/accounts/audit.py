@@ -246,8 +246,8 @@ class Audit:
             used = {each.credential_id for each in page.items if each.credential_kind == "api_key"}
             named = select(_KEYS.id, _KEYS.name).where(_KEYS.id.in_(used))
             names = {row.id: row.name for row in await connection.execute(named)} if used else {}
-        items = (replace(each, key_name=names.get(each.credential_id)) for each in page.items)
-        return replace(page, items=tuple(items))
+        items = [replace(each, key_name=names.get(each.credential_id)) for each in page.items]
+        return page.model_copy(update={"items": items})
 
 
 def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:

@@ -88,14 +88,6 @@ class UserSchema(BaseModel):
     external_login: bool
 
 
-class UserList(BaseModel):
-    """A page of users. `total` is how many all pages have, if the request has `count=true`."""
-
-    items: list[UserSchema]
-    next_cursor: str | None
-    total: int | None
-
-
 class InvitationSchema(BaseModel):
     """A user and the link with which they choose their password; the link is shown once."""
 
@@ -172,7 +164,7 @@ def admin_router(
         """Change settings; what is left out stays. They take effect at once."""
         return await config.update(changes, by=principal)
 
-    @router.get("/users", response_model=UserList, dependencies=[user_admin])
+    @router.get("/users", response_model=Page[UserSchema], dependencies=[user_admin])
     async def list_users(
         page: WantedPage,
         search: NameSearch = None,

@@ -83,12 +83,7 @@ class AuditEntrySchema(BaseModel):
         )
 
 
-class AuditList(BaseModel):
-    """A page of the audit log, newest first. `total` is how many all pages have, if the request has `count=true`."""
-
-    items: list[AuditEntrySchema]
-    next_cursor: str | None
-    total: int | None
+AuditList = Page[AuditEntrySchema]
 
 
 def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -> None:

@@ -17,6 +17,7 @@ from msk_auth import Policy, Principal, any_credential
 from msk_auth.errors import InputInvalid, Problem
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User, normalised_username
+from task_service.db.paging import Page
 from task_service.errors import (
     IdempotencyConflict,
     RunNotCancellable,
@@ -27,7 +28,7 @@ from task_service.errors import (
 )
 from task_service.handlers import Progress
 from task_service.tasks.models import (
-    ListedRunPage,
+    ListedRun,
     LogLine,
     RerunOptions,
     Run,
@@ -70,7 +71,7 @@ def runs_router(
     starter = auth.require("tasks:run", any_resource=True)
     streams = StreamLimit()
 
-    @router.get("", response_model_exclude_unset=True)
+    @router.get("")
     async def search_runs(
         principal: Annotated[Principal[User], reader],
         page: WantedPage,
@@ -80,7 +81,7 @@ def runs_router(
         key: str | None = None,
         since: Time | None = None,
         until: Time | None = None,
-    ) -> ListedRunPage:
+    ) -> Page[ListedRun]:
         """List the runs of all tasks that you may see, newest first.
 
         Repeat `state` for several states. `owner` is the name of a user or service account, `task` and `key` are ids, and

@@ -5,7 +5,7 @@
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from msk_auth import Principal, require_interactive
 from msk_auth.integrations.fastapi import FastAPIAuth
@@ -51,14 +51,6 @@ class ServiceAccountChanges(JsonBody):
     disabled: bool | None = None
 
 
-class ServiceAccountList(BaseModel):
-    """A page of service accounts. `total` is how many all pages have, if the request has `count=true`."""
-
-    items: list[ServiceAccount]
-    next_cursor: str | None
-    total: int | None
-
-
 def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) -> APIRouter:
     """The routes under `/api/admin/service-accounts`.
 
@@ -70,11 +62,7 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
     administrator = auth.require_interactive(MANAGE_USERS)
     recent_administrator = auth.require_interactive(MANAGE_USERS, max_age=RECENT_LOGIN)
 
-    @router.get(
-        "",
-        response_model=ServiceAccountList,
-        dependencies=[administrator],
-    )
+    @router.get("", dependencies=[administrator])
     async def list_service_accounts(
         page: WantedPage, search: NameSearch = None, disabled: bool | None = None
     ) -> Page[ServiceAccount]:

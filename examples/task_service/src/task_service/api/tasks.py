@@ -10,17 +10,17 @@ from pydantic import BaseModel
 from msk_auth import Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.users import User, normalised_username
+from task_service.db.paging import Page
 from task_service.errors import IdempotencyConflict, RunQueueFull, TaskNotFound, TaskOwnerDisabled
 from task_service.handlers import HandlerDescription, HandlerRegistry
 from task_service.tasks.models import (
+    ListedRun,
     NewTask,
     Run,
     RunOptions,
-    RunPage,
     RunState,
     Task,
     TaskChanges,
-    TaskPage,
     TaskQuery,
     TaskSort,
 )
@@ -58,7 +58,7 @@ def tasks_router(
         """List the handlers that a task can name, with the parameters of each."""
         return HandlerList(items=registry.describe())
 
-    @router.get("/tasks", response_model_exclude_unset=True)
+    @router.get("/tasks")
     async def list_tasks(
         principal: Annotated[Principal[User], lister],
         page: WantedPage,
@@ -68,7 +68,7 @@ def tasks_router(
         owner: str | None = None,
         sort: TaskSort = TaskSort.CREATED,
         recent_runs: int = 0,
-    ) -> TaskPage:
+    ) -> Page[Task]:
         """List tasks.
 
         Repeat `id` for several tasks. `search` is a part of a name, or an id; `state` is that of a task's latest run; `owner`
@@ -136,17 +136,13 @@ def tasks_router(
         response.headers["location"] = f"/api/runs/{run.id}"
         return run
 
-    @router.get(
-        "/tasks/{taskId}/runs",
-        response_model_exclude_unset=True,
-        responses=problems(TaskNotFound),
-    )
+    @router.get("/tasks/{taskId}/runs", responses=problems(TaskNotFound))
     async def list_runs(
         principal: Annotated[Principal[User], reader],
         task_id: TaskId,
         page: WantedPage,
         state: RunState | None = None,
-    ) -> RunPage:
+    ) -> Page[ListedRun]:
         """List the runs of a task, newest first.
 
         With `count` the answer says how many runs all pages have.

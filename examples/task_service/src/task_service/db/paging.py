@@ -13,8 +13,9 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import BigInteger, Row, Select, String, func, tuple_, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
@@ -30,13 +31,26 @@ _MAX_INTEGER: Final = 2**63 - 1
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """One page of a listing; `next_cursor` is None on the last one, and `total` if they were not counted."""
+IfAny: Final[Any] = Field(exclude_if=lambda value: value is None)
+"""Of a member of an answer that is left out if it is None."""
 
-    items: tuple[T, ...]
+
+class Page(BaseModel, Generic[T]):
+    """A page of a listing.
+
+    `next_cursor` is null on the last one. `total` is how many items all pages have, if the request has `count=true`.
+    """
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    items: list[T]
     next_cursor: str | None
-    total: int | None = None
+    total: Annotated[int | None, IfAny] = None
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        """The name of a page of something, as generated clients have it: `TaskPage`."""
+        return f"{params[0].__name__}Page"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +157,7 @@ class Paging:
         total = None
         if self._count:
             total = await count_rows(connection, statement)
-        return Page(tuple(map(convert, rows)), next_cursor, total)
+        return Page(items=[convert(row) for row in rows], next_cursor=next_cursor, total=total)
 
     def _decode(self, cursor: str) -> list[object]:
         try:

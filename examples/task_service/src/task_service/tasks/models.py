@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from task_service.db.paging import IfAny
 from task_service.handlers import Stream
 
 MAX_TIMEOUT_SECONDS = 86_400
@@ -127,7 +128,10 @@ class RunDetails(Run):
 
 
 class Task(_Output):
-    """A task with its latest run. In `params`, `{"secret": true}` stands for each secret."""
+    """A task with its latest run; its newest runs, newest first, if a list is asked for them.
+
+    In `params`, `{"secret": true}` stands for each secret.
+    """
 
     id: str
     name: str
@@ -139,44 +143,15 @@ class Task(_Output):
     created_at: datetime
     updated_at: datetime
     last_run: Run | None
-
-
-class TaskWithRuns(Task):
-    """A task with its newest runs, newest first."""
-
-    recent_runs: list[Run]
-
-
-class TaskPage(_Output):
-    """A page of tasks.
-
-    Attributes:
-        total: How many tasks all pages have; present if the request has `count=true`.
-    """
-
-    items: list[TaskWithRuns] | list[Task]
-    next_cursor: str | None
-    total: int | None = None
+    recent_runs: Annotated[list[Run] | None, IfAny] = None
 
 
 class ListedRun(Run):
-    """A run in a list over all tasks."""
+    """A run in a list, with the names of its task and of its owner."""
 
     task_name: str
     owner_id: str
     owner_name: str
-
-
-class ListedRunPage(_Output):
-    """A page of the runs of all tasks, newest first.
-
-    Attributes:
-        total: How many runs all pages have; present if the request has `count=true`.
-    """
-
-    items: list[ListedRun]
-    next_cursor: str | None
-    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +173,6 @@ class RunQuery:
     key_id: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-
-
-class RunPage(_Output):
-    """A page of a task's runs, newest first.
-
-    Attributes:
-        total: How many runs all pages have; present if the request has `count=true`.
-    """
-
-    items: list[Run]
-    next_cursor: str | None
-    total: int | None = None
 
 
 class TaskSort(StrEnum):

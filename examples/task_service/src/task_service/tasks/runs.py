@@ -17,7 +17,7 @@ from msk_auth import Principal
 from msk_auth.errors import CredentialRefused, InputInvalid, PermissionDenied
 from task_service.accounts.changes import Accounts
 from task_service.accounts.config import ConfigStore
-from task_service.db.paging import FIRST_PAGE, Order, PageRequest, Paging
+from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.db.schema import api_keys, idempotency, runs, tasks, users
 from task_service.errors import (
     IdempotencyConflict,
@@ -33,10 +33,8 @@ from task_service.request_record import current_request
 from .models import (
     AcceptedWork,
     ListedRun,
-    ListedRunPage,
     Run,
     RunDetails,
-    RunPage,
     RunPriority,
     RunQuery,
     RunState,
@@ -336,7 +334,7 @@ class Runs:
 
     async def search(
         self, principal: Principal[Any], query: RunQuery, wanted: PageRequest = FIRST_PAGE
-    ) -> ListedRunPage:
+    ) -> Page[ListedRun]:
         """A page of the runs of all tasks that the principal may see, newest first. Those of deleted tasks are left out.
 
         Args:
@@ -361,10 +359,7 @@ class Runs:
             .where(tasks.c.deleted_at.is_(None), readable_by(principal), *_conditions(query))
         )
         async with self._accounts.db.read() as connection:
-            page = await paging.read(connection, statement, ListedRun.model_validate)
-        # A total that was not asked for is left out.
-        total = {"total": page.total} if wanted.count else {}
-        return ListedRunPage(items=list(page.items), next_cursor=page.next_cursor, **total)
+            return await paging.read(connection, statement, ListedRun.model_validate)
 
     async def list(
         self,
@@ -373,39 +368,25 @@ class Runs:
         wanted: PageRequest = FIRST_PAGE,
         *,
         state: RunState | None = None,
-    ) -> RunPage:
-        """A page of the runs of a task that the principal may see, newest first.
-
-        Args:
-            principal: The caller.
-            task_id: The task.
-            wanted: Which page of them, of 100 at most.
-            state: Only runs that are in this state now.
+    ) -> Page[ListedRun]:
+        """As :meth:`search`, of one task that the principal may see.
 
         Raises:
             TaskNotFound: There is no such task.
-            InputInvalid: Fields `cursor` and `limit`.
+            Problem: As :meth:`search`.
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
-        statement = select(runs).where(runs.c.task_id == task_id)
-        if state is not None:
-            statement = statement.where(runs.c.state == state)
-        paging = Paging(_NEWEST_FIRST, (task_id, state), wanted, max_limit=MAX_PAGE)
+        visible = select(tasks.c.id).where(
+            tasks.c.id == task_id,
+            tasks.c.deleted_at.is_(None),
+            visible_to(principal, tasks.c.owner_id, tasks.c.id),
+        )
         async with self._accounts.db.read() as connection:
-            visible = await connection.scalar(
-                select(tasks.c.id).where(
-                    tasks.c.id == task_id,
-                    tasks.c.deleted_at.is_(None),
-                    visible_to(principal, tasks.c.owner_id, tasks.c.id),
-                )
-            )
-            if visible is None:
+            if await connection.scalar(visible) is None:
                 raise TaskNotFound
-            page = await paging.read(connection, statement, as_run)
-        # A total that was not asked for is left out.
-        total = {"total": page.total} if wanted.count else {}
-        return RunPage(items=list(page.items), next_cursor=page.next_cursor, **total)
+        states = None if state is None else (state,)
+        return await self.search(principal, RunQuery(states=states, task_id=task_id), wanted)
 
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
         """Cancel a run: a queued one ends at once, a running one within about a second.

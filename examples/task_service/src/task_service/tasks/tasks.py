@@ -7,6 +7,7 @@ A task has an owner, a user or a service account. Others get 404, except that `t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -31,6 +32,7 @@ from task_service.db.engine import Database, lock_table
 from task_service.db.paging import (
     FIRST_PAGE,
     Order,
+    Page,
     PageRequest,
     Paging,
     contains_text,
@@ -46,10 +48,8 @@ from .models import (
     Run,
     Task,
     TaskChanges,
-    TaskPage,
     TaskQuery,
     TaskSort,
-    TaskWithRuns,
 )
 from .parameters import TaskParameters, changed_secrets
 from .runs import (
@@ -101,55 +101,39 @@ def _select_tasks(principal: Principal[Any], query: TaskQuery = ALL_TASKS) -> Se
     return statement
 
 
-# Built once, as the statement below: building an alias costs more than executing the statement.
+# Built once, as the statements below: building an alias costs more than executing the statement.
 _NEWEST: Final = runs.alias("newest")
 _OWNERS: Final = users.alias("owners")
 
 
-def of_newest_run(column: str) -> ScalarSelect[Any]:
-    """In a query of tasks: a column of each one's newest run, which the index finds."""
+def of_newest_run(column: str, *, after: int = 0) -> ScalarSelect[Any]:
+    """In a query of tasks: a column of each one's newest run, after so many newer ones. The index finds it."""
     return (
         select(_NEWEST.c[column])
         .where(_NEWEST.c.task_id == tasks.c.id)
         .order_by(_NEWEST.c.created_at.desc(), _NEWEST.c.id.desc())
         .limit(1)
+        .offset(after)
         .correlate(tasks)
         .scalar_subquery()
     )
 
 
-_LATEST_RUNS: Final = select(*RUN_COLUMNS).where(
-    runs.c.id.in_(
-        select(of_newest_run("id")).where(tasks.c.id.in_(bindparam("task_ids", expanding=True)))
-    )
-)
+@cache
+def _newest_runs(count: int) -> Select[Any]:
+    of_these = tasks.c.id.in_(bindparam("task_ids", expanding=True))
+    ids = (select(of_newest_run("id", after=after)).where(of_these) for after in range(count))
+    newest_first = (runs.c.created_at.desc(), runs.c.id.desc())
+    return select(*RUN_COLUMNS).where(runs.c.id.in_(union_all(*ids))).order_by(*newest_first)
 
 
-async def latest_runs(connection: AsyncConnection, task_ids: Sequence[str]) -> dict[str, list[Run]]:
-    """The newest run of each task that has any; for one run it is many times faster than :func:`recent_runs`."""
-    found = await connection.execute(_LATEST_RUNS, {"task_ids": task_ids})
-    return {row.task_id: [as_run(row)] for row in found}
-
-
-async def recent_runs(
-    connection: AsyncConnection, task_ids: Sequence[str], count: int
+async def newest_runs(
+    connection: AsyncConnection, task_ids: Sequence[str], count: int = 1
 ) -> dict[str, list[Run]]:
-    """The newest runs of each task that has any, newest first. Each task's are found by the index."""
-    if not task_ids:
-        return {}
-    newest = [
-        select(*RUN_COLUMNS)
-        .where(runs.c.task_id == task_id)
-        .order_by(runs.c.created_at.desc(), runs.c.id.desc())
-        .limit(count)
-        .subquery()
-        for task_id in task_ids
-    ]
+    """The newest runs of each task that has any, newest first. The index finds each of them."""
     found: dict[str, list[Run]] = {}
-    for row in await connection.execute(union_all(*(select(each) for each in newest))):
+    for row in await connection.execute(_newest_runs(count), {"task_ids": task_ids}):
         found.setdefault(row.task_id, []).append(as_run(row))
-    for each in found.values():
-        each.sort(key=lambda run: (run.created_at, run.id), reverse=True)
     return found
 
 
@@ -207,7 +191,7 @@ class Tasks:
         page: PageRequest = FIRST_PAGE,
         *,
         recent: int = 0,
-    ) -> TaskPage:
+    ) -> Page[Task]:
         """A page of the principal's tasks, or of all tasks with `tasks:read_all`.
 
         Args:
@@ -225,21 +209,12 @@ class Tasks:
         wanted = _select_tasks(principal, query)
         async with self._accounts.db.read() as connection:
             rows = (await connection.execute(paging.apply(wanted))).all()
-            total = {"total": await count_rows(connection, wanted)} if page.count else {}
+            total = await count_rows(connection, wanted) if page.count else None
             shown, following = paging.cut(rows)
             ids = [row.id for row in shown]
-            newest = (
-                await recent_runs(connection, ids, recent)
-                if recent
-                else await latest_runs(connection, ids)
-            )
-        items: list[Task] = []
-        for row in shown:
-            of_task = newest.get(row.id, [])
-            task = self._as_task(row, of_task)
-            items.append(TaskWithRuns(**dict(task), recent_runs=of_task) if recent else task)
-        # A total that was not asked for is left out.
-        return TaskPage(items=items, next_cursor=following, **total)
+            newest = await newest_runs(connection, ids, max(1, recent))
+        items = [self._as_task(row, newest.get(row.id, []), listed=recent > 0) for row in shown]
+        return Page(items=items, next_cursor=following, total=total)
 
     async def get(self, principal: Principal[Any], task_id: str) -> Task:
         """One task that the principal may see.
@@ -254,15 +229,18 @@ class Tasks:
         self, connection: AsyncConnection, principal: Principal[Any], task_id: str
     ) -> Task:
         row = await _find(connection, principal, task_id)
-        newest = await latest_runs(connection, [task_id])
+        newest = await newest_runs(connection, [task_id])
         return self._as_task(row, newest.get(task_id, []))
 
-    def _as_task(self, row: Row[Any], newest: Sequence[Run]) -> Task:
-        """Convert a row of `tasks`, with its newest runs."""
+    def _as_task(self, row: Row[Any], newest: Sequence[Run], *, listed: bool = False) -> Task:
+        """Convert a row of `tasks`, with its newest runs, which are listed or of which the last one is shown."""
         columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
-        params = self._parameters.mask(row.handler, row.params)
-        last_run = newest[0] if newest else None
-        return Task.model_validate({**columns, "params": params, "last_run": last_run})
+        shown = {
+            "params": self._parameters.mask(row.handler, row.params),
+            "last_run": newest[0] if newest else None,
+            "recent_runs": newest if listed else None,
+        }
+        return Task.model_validate({**columns, **shown})
 
     async def patch(self, principal: Principal[Any], task_id: str, changes: TaskChanges) -> Task:
         """Change a task, or hand it over. Queued and running runs keep the parameters that they were requested with.
