@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Row, and_, delete, func, insert, select, true, update
+from sqlalchemy import Row, and_, delete, func, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.schema import Column
@@ -457,7 +457,8 @@ async def _lock_task(
     So two requests with the same idempotency key do not make two runs, and either an account is disabled before, or the
     transaction that disables it finds the new run.
     """
-    key = and_(api_keys.c.owner_id == principal.owner.id, api_keys.c.id == principal.key_id)
+    me = principal.owner.id
+    key = and_(api_keys.c.owner_id == me, api_keys.c.id == principal.key_id)
     found = await connection.execute(
         select(
             tasks.c.id,
@@ -466,26 +467,28 @@ async def _lock_task(
             tasks.c.params,
             tasks.c.timeout_seconds,
             select(api_keys.c.name).where(key).scalar_subquery().label("key_name"),
-        ).where(
+            users.c.id.label("user_id"),
+            users.c.disabled_at,
+        )
+        .join_from(tasks, users, or_(users.c.id == tasks.c.owner_id, users.c.id == me))
+        .where(
             tasks.c.id == task_id,
             tasks.c.deleted_at.is_(None),
             visible_to(principal, tasks.c.owner_id, tasks.c.id),
         )
-    )
-    task = found.one_or_none()
-    if task is None:
-        raise TaskNotFound
-    check_may_manage(principal, task.owner_id)
-    enabled = await connection.scalars(
-        select(users.c.id)
-        .where(users.c.id.in_({task.owner_id, principal.owner.id}), users.c.disabled_at.is_(None))
         .order_by(users.c.id)
-        .with_for_update(key_share=True)
+        .with_for_update(of=users, key_share=True)
     )
-    ids = set(enabled)
-    if principal.owner.id not in ids:
+    # One for each of the two users.
+    rows = found.all()
+    if not rows:
+        raise TaskNotFound
+    task = rows[0]
+    check_may_manage(principal, task.owner_id)
+    disabled = {row.user_id for row in rows if row.disabled_at is not None}
+    if me in disabled:
         raise CredentialRefused("owner_disabled")
-    if task.owner_id not in ids:
+    if task.owner_id in disabled:
         raise TaskOwnerDisabled
     return task
 
