@@ -51,9 +51,9 @@ _READ_BYTES = 64 * 1024
 _FLOOD_PAUSE = 0.01
 _PROGRESS_MARK: Final = "::progress "
 _PROGRESS_LINE: Final = re.compile(
-    r"^::progress (?P<percent>[0-9]{1,3}(?:\.[0-9]{1,6})?)%?(?: (?P<text>[^\n]*))?(?:\n|\Z)",
-    re.MULTILINE,
+    r"::progress (?P<percent>[0-9]{1,3}(?:\.[0-9]{1,6})?)%?(?: (?P<text>[^\n]*))?\n?"
 )
+_LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
 # A longer line is output, however it begins: it must not be held back for ever.
 _MAX_PROGRESS_LINE: Final = 1000
 _LISTED = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}|[^/\s\x00-\x1f\x7f]{1,255}")
@@ -93,8 +93,6 @@ class CommandParams(HandlerParams):
     @field_validator("argv")
     @classmethod
     def _argv(cls, value: list[str]) -> list[str]:
-        if not value[0]:
-            raise ValueError("The first entry is empty. It must name the program.")
         for argument in value:
             if "\x00" in argument:
                 raise ValueError("An argument contains a NUL character. Remove it.")
@@ -238,28 +236,26 @@ class ProgressLines:
             text: The piece.
             is_over: Whether it is the last one.
         """
-        text = self._held + text
-        begun = ""
-        if not self._at_line_start:
-            begun, newline, text = text.partition("\n")
-            begun += newline
-            if not newline:
-                return begun
-        cut = len(text) if is_over else text.rfind("\n") + 1
-        lines, tail = text[:cut], text[cut:]
-        self._held, tail = (tail, "") if _may_be_a_report(tail) else ("", tail)
-        self._at_line_start = not tail
-        return begun + _PROGRESS_LINE.sub(self._report_or_keep, lines) + tail
+        text, self._held, kept = self._held + text, "", ""
+        for line in _LINES.findall(text):
+            is_whole = is_over or line.endswith("\n")
+            is_report = self._reports if is_whole else _may_be_a_report
+            if self._at_line_start and is_report(line):
+                self._held = "" if is_whole else line
+            else:
+                kept += line
+                self._at_line_start = is_whole
+        return kept
 
-    def _report_or_keep(self, line: re.Match[str]) -> str:
-        fraction = float(line["percent"]) / 100
-        if fraction > 1:
-            return line[0]
-        self._report(fraction, line["text"])
-        return ""
+    def _reports(self, line: str) -> bool:
+        found = _PROGRESS_LINE.fullmatch(line)
+        if found is None or (fraction := float(found["percent"]) / 100) > 1:
+            return False
+        self._report(fraction, found["text"])
+        return True
 
 
-def _may_be_a_report(tail: str) -> bool:
-    return len(tail) <= _MAX_PROGRESS_LINE and _PROGRESS_MARK.startswith(
-        tail[: len(_PROGRESS_MARK)]
+def _may_be_a_report(begun: str) -> bool:
+    return len(begun) <= _MAX_PROGRESS_LINE and _PROGRESS_MARK.startswith(
+        begun[: len(_PROGRESS_MARK)]
     )
