@@ -113,6 +113,7 @@ async def test_a_user_is_created_shown_changed_and_listed(admin: Caller) -> None
         "last_login_at",
         "has_password",
         "external_login",
+        "service_account",
     }
     assert (shown["username"], shown["roles"], shown["has_password"]) == ("eva", ["user"], False)
     assert created["invitation_url"].startswith("http://127.0.0.1:8000/set-password#")

@@ -73,25 +73,10 @@ class UserChanges(JsonBody):
     disabled: bool | None = None
 
 
-class UserSchema(BaseModel):
-    """A user, for administrators."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    username: str
-    roles: list[str]
-    disabled: bool
-    created_at: datetime
-    last_login_at: datetime | None
-    has_password: bool
-    external_login: bool
-
-
 class InvitationSchema(BaseModel):
     """A user and the link with which they choose their password; the link is shown once."""
 
-    user: UserSchema
+    user: User
     invitation_url: str
     expires_at: datetime
 
@@ -109,16 +94,6 @@ class DepartureRequest(JsonBody):
 
     revoke_keys: bool = False
     owner_id: str | None = None
-
-
-class DepartureSchema(BaseModel):
-    """A user who has left, and how many keys were revoked and tasks handed over."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    user: UserSchema
-    revoked_keys: int
-    moved_tasks: int
 
 
 def admin_router(
@@ -164,7 +139,7 @@ def admin_router(
         """Change settings; what is left out stays. They take effect at once."""
         return await config.update(changes, by=principal)
 
-    @router.get("/users", response_model=Page[UserSchema], dependencies=[user_admin])
+    @router.get("/users", dependencies=[user_admin])
     async def list_users(
         page: WantedPage,
         search: NameSearch = None,
@@ -195,7 +170,6 @@ def admin_router(
 
     @router.get(
         "/users/{userId}",
-        response_model=UserSchema,
         dependencies=[user_admin],
         responses=problems(UserNotFound),
     )
@@ -205,7 +179,6 @@ def admin_router(
 
     @router.patch(
         "/users/{userId}",
-        response_model=UserSchema,
         responses=problems(UserNotFound, LastAdministrator),
     )
     async def change_user(
@@ -232,7 +205,6 @@ def admin_router(
 
     @router.post(
         "/users/{userId}/departure",
-        response_model=DepartureSchema,
         responses=problems(UserNotFound, LastAdministrator),
     )
     async def let_user_leave(
@@ -277,7 +249,7 @@ def admin_router(
 
     def with_link(invitation: Invitation) -> InvitationSchema:
         return InvitationSchema(
-            user=UserSchema.model_validate(invitation.user),
+            user=invitation.user,
             invitation_url=invitation.url(base_url),
             expires_at=invitation.expires_at,
         )
