@@ -45,12 +45,12 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "writes_on_each_request": "writes to the database on each request",
     "key_has_an_owner": "a key has an owner",
     "routes_open_as_shipped": "routes that make keys, mounted as the documentation shows",
-    "key_makes_keys": "these routes, called with a key that may do everything",
+    "key_makes_keys": "these routes, called with an unrestricted key",
     "missing": "answer without credentials",
-    "challenge": "its `WWW-Authenticate`",
+    "challenge": "`WWW-Authenticate` of this answer",
     "revoked": "answer to a revoked key",
     "revoked_accepted_from_cache": "a key that another process revoked, with the package's cache",
-    "revoked_active_again": "and what that does to the record",
+    "revoked_active_again": "the record after this request",
 }
 """The rows of the table: from the name of an answer to what it is about."""
 
