@@ -65,13 +65,13 @@ class BaseAuthenticator(Generic[UserT]):
     realm: str
     clock: Clock
 
-    cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None]
-    """The principal of these header values, if a lease on it has not ended; None if `authenticate` has to decide.
+    cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None] | None
+    """Returns the principal of header values, if a lease on it has not ended; None if `authenticate` has to decide.
 
     It neither blocks nor awaits. `authenticate` makes the same look-up first. The result is always None for a key that has
-    networks, since this does not know the address of the request, without a lease,
-    with an `on_event` hook, which has to be notified, and in a subclass that overrides `authenticate`. If you replace
-    `authenticate` on an object, replace this method as well.
+    networks, since this does not know the address of the request. The attribute itself is None without a lease, with an
+    `on_event` hook, which has to be notified, and in a subclass that overrides `authenticate`. If you replace `authenticate` on
+    an object, set this to None as well.
     """
 
     def authorize(
@@ -128,10 +128,6 @@ class BaseAuthenticator(Generic[UserT]):
     def _close_issuers(self) -> None:
         for issuer in self.issuers:
             issuer.close()
-
-
-def no_principal(_authorization: Sequence[str | bytes]) -> None:
-    """Nothing is cached."""
 
 
 class Batch(NamedTuple):

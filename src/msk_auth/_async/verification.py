@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from msk_auth._failures import look_up_failed
 from msk_auth.core import tokens
@@ -45,14 +45,16 @@ from msk_auth.users import RequestSession, in_session_of
 from . import primitives
 from .store import AsyncKeyStore
 
-if TYPE_CHECKING:  # async only
-    from msk_auth.batching import BatchedReader
-
-R = TypeVar("R", ApiKey, Session)
 T = TypeVar("T")
 F = TypeVar("F")
 
 _FindMany: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[ApiKey]]]  # async only
+
+
+class _Keys(Protocol):
+    """Finds a key: a store, or what batches the look-ups of one."""
+
+    async def find(self, key_id: str, /) -> ApiKey | None: ...
 
 
 class AsyncLookUps(Generic[UserT]):
@@ -76,9 +78,8 @@ class AsyncLookUps(Generic[UserT]):
         find_external_owner: Callable[[ExternalIdentity], Awaitable[Owner[UserT] | None]] | None,
         find_session: Callable[[str], Awaitable[Session | None]] | None,
     ) -> None:
-        self._store = store
+        self._keys: _Keys = store
         self._find_many: _FindMany | None = offered(store, "find_many")  # async only
-        self._batches: BatchedReader[ApiKey] | None = None  # async only
         self.keys_at_once: int = 1  # async only
         if self._find_many is not None:  # async only
             # Keys that are read at the same time share a round trip. Imported here, since it imports asyncio, which a
@@ -86,7 +87,7 @@ class AsyncLookUps(Generic[UserT]):
             from msk_auth.batching import MAX_BATCH, BatchedReader
 
             may_share = offered(store, "may_share_reads")
-            self._batches = BatchedReader(store.find, self._find_many, may_share)
+            self._keys = BatchedReader(store.find, self._find_many, may_share)
             self.keys_at_once = MAX_BATCH
         self.read_owner = find_owner
         self.read_external_owner = find_external_owner
@@ -101,14 +102,15 @@ class AsyncLookUps(Generic[UserT]):
 
     async def find_key(self, key_id: str, /) -> ApiKey | None:
         """The record of a key."""
-        if self._batches is not None:  # async only
-            return _requested("a key", await self._batches.find(key_id), key_id)
-        return _requested("a key", await self._store.find(key_id), key_id)
+        found = await self._keys.find(key_id)
+        if found is not None and found.id != key_id:
+            raise WrongRecord("a key")
+        return found
 
     async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKey | None]:  # async only
         """The records of several keys, in any order; those that do not exist may be left out."""
         if self._find_many is None:
-            return [await self._store.find(key_id) for key_id in key_ids]
+            return [await self._keys.find(key_id) for key_id in key_ids]
         return await self._find_many(key_ids)
 
     async def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
@@ -125,7 +127,9 @@ class AsyncLookUps(Generic[UserT]):
     async def find_session(self, session_id: str, /) -> Session | None:
         """The login session with an id."""
         found = await _found_by("find_session", self._find_session, session_id, Session)
-        return _requested("a session", found, session_id)
+        if found is not None and found.id != session_id:
+            raise WrongRecord("a session")
+        return found
 
 
 async def _found_by(
@@ -149,13 +153,6 @@ async def _found_by(
             f"{name} returned {type(found).__qualname__}. Return {kind.__name__} of msk_auth, or None."
         )
     return found
-
-
-def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
-    """The answer, if it has the requested id."""
-    if answer is not None and answer.id != requested_id:
-        raise WrongRecord(what)
-    return answer
 
 
 _REST_OF_SECOND: Final = timedelta(microseconds=999_999)

@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 
 from msk_auth._failures import unavailable_because
 from msk_auth._sync.watch import MAX_INTERVAL, check_interval
-from msk_auth.authenticator import UsageBuffer, no_principal
+from msk_auth.authenticator import UsageBuffer
 from msk_auth.clock import Clock, SystemClock
 from msk_auth.core import authentication, key_management, references
 from msk_auth.core.authentication import Presented, Rules
@@ -171,8 +171,8 @@ class Authenticator(Lifecycle[UserT]):
             None if lease is None else LeaseCache(lease, clock=self.clock)
         )
         authenticates_itself = type(self).authenticate is not Authenticator[Any].authenticate
-        self.cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None] = (
-            no_principal
+        self.cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None] | None = (
+            None
             if self._cache is None or on_event is not None or authenticates_itself
             else self._cache.find
         )

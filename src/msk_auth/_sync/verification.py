@@ -46,9 +46,14 @@ from msk_auth.users import RequestSession, in_session_of
 from . import primitives
 from .store import KeyStore
 
-R = TypeVar("R", ApiKey, Session)
 T = TypeVar("T")
 F = TypeVar("F")
+
+
+class _Keys(Protocol):
+    """Finds a key: a store, or what batches the look-ups of one."""
+
+    def find(self, key_id: str, /) -> ApiKey | None: ...
 
 
 class LookUps(Generic[UserT]):
@@ -72,7 +77,7 @@ class LookUps(Generic[UserT]):
         find_external_owner: Callable[[ExternalIdentity], Owner[UserT] | None] | None,
         find_session: Callable[[str], Session | None] | None,
     ) -> None:
-        self._store = store
+        self._keys: _Keys = store
         self.read_owner = find_owner
         self.read_external_owner = find_external_owner
         self._find_session = find_session
@@ -86,7 +91,10 @@ class LookUps(Generic[UserT]):
 
     def find_key(self, key_id: str, /) -> ApiKey | None:
         """The record of a key."""
-        return _requested("a key", self._store.find(key_id), key_id)
+        found = self._keys.find(key_id)
+        if found is not None and found.id != key_id:
+            raise WrongRecord("a key")
+        return found
 
     def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
         """The application's user with an id; None also for an id that its function cannot read."""
@@ -102,7 +110,9 @@ class LookUps(Generic[UserT]):
     def find_session(self, session_id: str, /) -> Session | None:
         """The login session with an id."""
         found = _found_by("find_session", self._find_session, session_id, Session)
-        return _requested("a session", found, session_id)
+        if found is not None and found.id != session_id:
+            raise WrongRecord("a session")
+        return found
 
 
 def _found_by(
@@ -126,13 +136,6 @@ def _found_by(
             f"{name} returned {type(found).__qualname__}. Return {kind.__name__} of msk_auth, or None."
         )
     return found
-
-
-def _requested(what: str, answer: R | None, requested_id: str) -> R | None:
-    """The answer, if it has the requested id."""
-    if answer is not None and answer.id != requested_id:
-        raise WrongRecord(what)
-    return answer
 
 
 _REST_OF_SECOND: Final = timedelta(microseconds=999_999)

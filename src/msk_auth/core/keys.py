@@ -302,7 +302,9 @@ class KeyHasher:
             peppered = _hmac(self._hmac_keys.get(scheme, _NO_PEPPER), key)
             if scheme != "sha256":
                 computed = peppered
-        return _equal(computed, expected) and scheme in self._accepted
+        # Bytes, because compare_digest refuses text beyond ASCII, and the stored text may be any.
+        matches = hmac.compare_digest(computed.encode(), expected.encode(errors="replace"))
+        return matches and scheme in self._accepted
 
     def is_slow(self, encoded: str) -> bool:
         """True if verifying this digest takes so long that it must not run on an event loop."""
@@ -327,8 +329,3 @@ def _hmac_key(pepper: bytes) -> bytes:
 
 def _hmac(pepper: bytes, key: str) -> str:
     return hmac.digest(pepper, _DOMAIN + key.encode(), "sha256").hex()
-
-
-def _equal(computed: str, stored: str) -> bool:
-    # Bytes, because compare_digest refuses text beyond ASCII, and the stored text may be any.
-    return hmac.compare_digest(computed.encode(), stored.encode(errors="replace"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, cast
 
@@ -62,6 +62,7 @@ class Policy:
         any_resource: Whether a key with resources passes, whatever they are: what the operation does is limited to them by the
             application, with `Principal.reaches`.
         login: Whether any login will do, of a person or with another token, and no API key.
+        is_bare: Whether it demands to be authenticated, and says nothing about which keys may pass. It follows from the others.
 
     Raises:
         ConfigurationError: A permission or the resource cannot be one; `resource` with `any_resource`, or one of them where no
@@ -77,10 +78,15 @@ class Policy:
     resource: str | None = None
     any_resource: bool = False
     login: bool = False
+    is_bare: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         frozen = freeze_permissions(self.permissions, "permissions")
         object.__setattr__(self, "permissions", frozen)
+        demanded = (self.interactive, self.login, self.key)
+        reaches = self.resource is not None or self.any_resource
+        says_more = self.permissions or self.any_credential or any(demanded) or reaches
+        object.__setattr__(self, "is_bare", not says_more)
         # `require("a b")` would make a permission that no owner has, so refuse it at start. And a challenge quotes the
         # permission, where a quote in it would end the parameter.
         for permission in self.permissions:
@@ -92,16 +98,13 @@ class Policy:
             raise ConfigurationError(
                 f"{self.resource!r} is not a resource. {RESOURCE_FORM} Write resource='task:{{task_id}}' for one of the path."
             )
-        if (self.resource is not None or self.any_resource) and (
+        if reaches and (
             self.interactive or self.login or (self.resource is not None and self.any_resource)
         ):
             raise ConfigurationError(
                 "resource and any_resource exclude each other, and limit keys: no login is limited to resources."
             )
-        demanded = (self.interactive, self.login, self.key)
-        if self.any_credential and (
-            self.permissions or any(demanded) or self.resource or self.any_resource
-        ):
+        if self.any_credential and (self.permissions or any(demanded) or reaches):
             raise ConfigurationError(
                 "any_credential demands nothing else. Use require(…), require_interactive(…), require_login(…) or"
                 " require_key(…)."
@@ -120,19 +123,6 @@ class Policy:
             raise ConfigurationError("max_age must be a timedelta, such as timedelta(minutes=5).")
         if self.max_age < timedelta(seconds=1):
             raise ConfigurationError("max_age must be at least one second.")
-
-    @property
-    def is_bare(self) -> bool:
-        """True if it demands to be authenticated, and says nothing about which keys may pass."""
-        return not (
-            self.permissions
-            or self.any_credential
-            or self.interactive
-            or self.login
-            or self.key
-            or self.resource is not None
-            or self.any_resource
-        )
 
     def credentials_missing(self) -> CredentialsMissing:
         """What to raise for a request without credentials: it says which kind would do, where not every kind does."""

@@ -318,7 +318,14 @@ class AsgiAuth(
     async def _verify(
         self, scope: Memory, policy: Policy, *, afresh: bool = False, in_session: bool = True
     ) -> Principal[UserT]:
-        authorization = self._authorization(scope)
+        # Every header, as sent. Frameworks hand out the first of several, or join them, and decode leniently; which
+        # credentials count must not depend on that.
+        authorization: Authorization = tuple(values(scope, b"authorization"))
+        if self._key_header is not None:
+            given = values(scope, self._key_header.lower().encode())
+            authorization = bearer_of_key(
+                given, authorization, self._authenticator.rules.key_format
+            )
         elsewhere = self._ask_elsewhere(scope) if self._login_sources.functions else None
         reads_in_session = in_session and self._find_session is not None
         client = scope.get("client")
@@ -334,15 +341,6 @@ class AsgiAuth(
             elsewhere=elsewhere,
             session=self._session_to_read_in(scope) if reads_in_session else None,
         )
-
-    def _authorization(self, scope: Memory) -> Authorization:
-        # Every header, as sent. Frameworks hand out the first of several, or join them, and decode leniently; which
-        # credentials count must not depend on that.
-        authorization = tuple(values(scope, b"authorization"))
-        if self._key_header is None:
-            return authorization
-        given = values(scope, self._key_header.lower().encode())
-        return bearer_of_key(given, authorization, self._authenticator.rules.key_format)
 
     def _session_to_read_in(self, scope: Memory) -> RequestSession | None:
         return self._request_session(scope)
@@ -559,7 +557,7 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
         self, authorization: Sequence[str | bytes], *more: Any, **named: Any
     ) -> Principal[UserT]:
         """As `Authenticator` does it."""
-        principal = self.cached_principal(authorization)
+        principal = None if self.cached_principal is None else self.cached_principal(authorization)
         if principal is None:
             principal = await self._call("authenticate", authorization, *more, **named)
         return principal

@@ -575,13 +575,21 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         afresh: bool = False,
         in_session: bool = True,
     ) -> Principal[UserT]:
+        # Its bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
+        # such a value as it refuses several. What the framework makes of it is not read: it decodes leniently.
+        authorization: Authorization = _values(environ, "authorization")
+        if self._key_header is not None:
+            given = _values(environ, self._key_header)
+            authorization = bearer_of_key(
+                given, authorization, self._authenticator.rules.key_format
+            )
         # Kept in the environment and not in Flask's `g`: that belongs to the application context, which outlives a
         # request wherever the application has pushed one, and a principal must never pass to the next request.
         elsewhere = self._ask_elsewhere(environ) if self._login_sources.functions else None
         return admit(
             environ,
             self._authenticator,
-            self._authorization(environ),
+            authorization,
             policy,
             address=environ.get("REMOTE_ADDR"),
             path=request.view_args or {},
@@ -591,15 +599,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
             if in_session and self._find_session is not None
             else None,
         )
-
-    def _authorization(self, environ: Memory) -> Authorization:
-        # Its bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
-        # such a value as it refuses several. What the framework makes of it is not read: it decodes leniently.
-        authorization = _values(environ, "authorization")
-        if self._key_header is None:
-            return authorization
-        given = _values(environ, self._key_header)
-        return bearer_of_key(given, authorization, self._authenticator.rules.key_format)
 
     def _ask_elsewhere(self, environ: Memory) -> RequestLogins:
         # A server joins several headers of one name, and none of these is right with a comma in it.

@@ -61,7 +61,8 @@ async def admit(
         found: Principal[Any] | Problem
         try:
             # Under a lease most requests need nothing else. `authenticate` looks there too, for those that call it.
-            verified: object = authenticator.cached_principal(authorization)
+            find_cached = authenticator.cached_principal
+            verified: object = None if find_cached is None else find_cached(authorization)
             if verified is None:
                 reads_in = None if afresh else session
                 verified = cast(
