@@ -42,7 +42,7 @@ from msk_auth.http.admission import (
     loading_in,
     users_of,
 )
-from msk_auth.http.answers import Answer, close_reason
+from msk_auth.http.answers import Answer, ContentTooLarge, close_reason
 from msk_auth.http.routes import Route, broken_body
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.users import RequestSession
@@ -296,13 +296,13 @@ class AsgiAuth(
 
         return serve
 
-    @abstractmethod
     def _bound_in(self, scope: Memory) -> Self:
         """This adapter, bound as it is in the application that serves a request.
 
         Raises:
             ConfigurationError: The application does not have this adapter.
         """
+        return self._bound_here()
 
     def _bind(self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]) -> None:
         if isinstance(authenticator, Authenticator):
@@ -364,9 +364,9 @@ class AsgiAuth(
             headers=scope["headers"],
         )
 
-    @abstractmethod
     def _connection(self, scope: Memory) -> ConnectionT:
-        """The framework's object for a request or websocket, which the application's `logins` take."""
+        """The framework's object for a request or websocket, which the application's `logins` take; without one the scope."""
+        return cast("ConnectionT", scope)
 
     async def _respond(
         self,
@@ -451,7 +451,7 @@ async def body_chunks(receive: Receive) -> AsyncGenerator[bytes]:
 async def read_stream(
     chunks: AsyncIterable[bytes], limit: int, *, passing: type[Exception]
 ) -> bytes:
-    """The body of a request; of one that is longer than `limit`, the beginning.
+    """The body of a request.
 
     Args:
         chunks: The body, as it arrives.
@@ -460,6 +460,7 @@ async def read_stream(
 
     Raises:
         RequestMalformed: It ended before its end.
+        ContentTooLarge: It is longer than `limit`.
         Problem, Exception: A middleware of the application refused it.
     """
     body = bytearray()
@@ -472,6 +473,8 @@ async def read_stream(
         raise
     except Exception:  # noqa: BLE001 - whatever a server raises, and a client that left
         raise broken_body() from None
+    if len(body) > limit:
+        raise ContentTooLarge(limit)
     return bytes(body)
 
 

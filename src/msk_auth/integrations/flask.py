@@ -89,7 +89,7 @@ from msk_auth.http.admission import (
     loading_in,
     users_of,
 )
-from msk_auth.http.answers import Answer, Errors
+from msk_auth.http.answers import Answer, ContentTooLarge, Errors
 from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body
 from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
@@ -696,10 +696,11 @@ def _header(name: str) -> str | None:
 
 
 def _read_body(limit: int) -> bytes:
-    """The body of the current request; of one that is longer than `limit`, the beginning.
+    """The body of the current request.
 
     Raises:
         RequestMalformed: It ended before its end.
+        ContentTooLarge: It is longer than `limit`.
         Problem, HTTPException: The application's own limits, or something of it in front of the stream.
     """
     body = bytearray()
@@ -713,8 +714,10 @@ def _read_body(limit: int) -> bytes:
         raise
     except Exception:  # noqa: BLE001 - whatever a server raises
         raise broken_body() from None
+    if len(body) > limit:
+        raise ContentTooLarge(limit)
     # gunicorn and granian just end the stream of a client that hung up.
-    if len(body) <= limit and len(body) < (request.content_length or 0):
+    if len(body) < (request.content_length or 0):
         raise broken_body()
     return bytes(body)
 

@@ -51,7 +51,6 @@ from msk_auth.http import openapi
 from msk_auth.http.answers import (
     NO_STORE,
     Answer,
-    ContentTooLarge,
     json_answer,
     key_answer,
     page_answer,
@@ -93,7 +92,7 @@ class AsyncExchange:
         content_type: The header `Content-Type`, if it is there.
         header: The value of a header, given its lower-case name; None if it is not there exactly once.
         admit: The principal of the request, if a policy lets it pass.
-        read_body: The body, given a limit; it may return more than the limit, and stops reading soon after it.
+        read_body: The body, given a limit; it raises `ContentTooLarge` for a longer one.
         call: Calls a function that may block, of what the application gave to the adapter.
         throttle: Raises :class:`~msk_auth.errors.TooManyAttempts` for one request too many. None: there is no throttle.
     """
@@ -128,8 +127,6 @@ async def respond(route: Route, exchange: AsyncExchange) -> Answer:
     body = b""
     if route.max_body is not None:
         body = await exchange.read_body(route.max_body)
-        if len(body) > route.max_body:
-            raise ContentTooLarge(route.max_body)
     answer: Answer = await route.handle(exchange, principal, query, body)
     return answer
 
