@@ -95,13 +95,16 @@ class Problem(MskAuthError):
         """Parameters for `WWW-Authenticate: Bearer`, after the realm; None when there is no challenge."""
         return None
 
-    def response_headers(self, realm: str = "api") -> dict[str, str]:
+    def response_headers(
+        self, realm: str = "api", parameters: Mapping[str, str] = _NO_PARAMETERS
+    ) -> dict[str, str]:
         """The headers of the answer, for an application that writes its errors in a form of its own.
 
         They are `cache-control`, and where they apply `www-authenticate` and `retry-after`.
 
         Args:
             realm: That of the authenticator.
+            parameters: More of them for a challenge, such as `resource_metadata` (RFC 9728).
         """
         headers = {"cache-control": "no-store"}
         challenge = self.challenge()
@@ -109,7 +112,7 @@ class Problem(MskAuthError):
             # A 401 without a challenge is not HTTP (RFC 9110, section 15.5.2).
             challenge = _NO_PARAMETERS
         if challenge is not None:
-            headers["www-authenticate"] = bearer_challenge(realm, challenge)
+            headers["www-authenticate"] = bearer_challenge(realm, {**challenge, **parameters})
         if self.retry_after is not None:
             headers["retry-after"] = str(self.retry_after)
         return headers

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
@@ -82,13 +82,16 @@ class ProblemRenderer:
 
     Attributes:
         realm: The protected space in challenges (RFC 9110, section 11.5).
+        parameters: What every challenge has beside it.
     """
 
     realm: str
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def answer(self, problem: Problem) -> Answer:
         """The answer of a problem."""
-        headers = (("content-type", PROBLEM_TYPE), *problem.response_headers(self.realm).items())
+        own_headers = problem.response_headers(self.realm, self.parameters)
+        headers = (("content-type", PROBLEM_TYPE), *own_headers.items())
         document: dict[str, object] = {
             "type": f"{PROBLEM_BASE}#{problem.code}",
             "title": problem.title,
