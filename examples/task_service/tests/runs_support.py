@@ -19,15 +19,15 @@ import pytest
 from examples.task_service.tests import sqlite_connections
 from examples.task_service.tests.postgres_pool import PostgresPool
 from pydantic import SecretStr
-from sqlalchemy import event, insert
+from sqlalchemy import event, insert, update
 from sqlalchemy.exc import OperationalError
 
 from msk_auth import Clock, CredentialKind, Owner, Principal, SystemClock
 from task_service.accounts.audit import Audit
 from task_service.accounts.changes import Accounts
+from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
-from task_service.db.schema import users
 from task_service.handlers import (
     Handler,
     HandlerEnvironment,
@@ -37,15 +37,18 @@ from task_service.handlers import (
     RunContext,
 )
 from task_service.parameter_keys import ParameterKeys
-from task_service.tasks.models import LogLine
+from task_service.tasks.models import LogLine, NewTask, Run, Task
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.parameters import TaskParameters
 from task_service.tasks.run_log import LogReader
-from task_service.tasks.worker_runs import WorkerRuns
+from task_service.tasks.runs import Runs
+from task_service.tasks.tasks import Tasks
+from task_service.tasks.worker_runs import AcquiredRun, WorkerRuns
 
 POSTGRES = os.environ.get(
     "MSK_AUTH_TEST_POSTGRES_URL", "postgresql://postgres@127.0.0.1:5432/postgres"
 )
+LEASE = timedelta(seconds=15)
 USER = frozenset({"tasks:read", "tasks:write", "tasks:run"})
 
 
@@ -138,6 +141,53 @@ def parameters(config: Config) -> TaskParameters:
     return TaskParameters(registry(config), PARAMETER_KEYS)
 
 
+@dataclass
+class World:
+    """Tasks and runs on one database, as their owners and workers see them."""
+
+    db: Database
+    clock: Any = field(default_factory=FakeClock)
+    config: Config = field(default_factory=Config)
+    events: LocalEvents = field(default_factory=LocalEvents)
+    notifier: Any = None
+
+    def __post_init__(self) -> None:
+        accounts = accounts_of(self.db, self.clock)
+        self.parameters = parameters(self.config)
+        self.tasks = Tasks(accounts, self.parameters)
+        self.runs = Runs(
+            accounts, self.config, self.events, self.parameters, notifier=self.notifier
+        )
+
+    def worker(self, name: str = "w", **options: Any) -> WorkerRuns:
+        """What a worker does with runs; `db` gives it a pool of its own."""
+        options = {"lease": LEASE, "notifier": self.notifier} | options
+        db = options.pop("db", self.db)
+        return WorkerRuns(db, self.clock, self.config, worker_id=name, **options)
+
+    async def new_task(self, who: Principal[User] | None = None, **values: Any) -> Task:
+        new = {"name": "Task", "handler": "anything", "params": {"do": "x"}} | values
+        return await self.tasks.create(who or ANN, NewTask.model_validate(new))
+
+    async def set(self, run: Run, **values: Any) -> None:
+        async with self.db.write() as connection:
+            await connection.execute(
+                update(schema.runs).where(schema.runs.c.id == run.id).values(**values)
+            )
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with database(request.param, tmp_path) as db:
+        yield World(db)
+
+
+async def acquire(worker: WorkerRuns) -> AcquiredRun:
+    """The one run that a worker acquires."""
+    (acquired,) = await worker.acquire(1)
+    return acquired
+
+
 @contextlib.asynccontextmanager
 async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
     """A fresh database of this kind with its tables and the users above."""
@@ -154,7 +204,7 @@ async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
 async def add_user(db: Database, *principals: Principal[User]) -> None:
     async with db.write() as connection:
         await connection.execute(
-            insert(users),
+            insert(schema.users),
             [
                 {
                     "id": each.owner.id,

@@ -10,31 +10,19 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.task_service.tests.runs_support import (
-    ANN,
-    Config,
-    FakeClock,
-    accounts_of,
-    database,
-    failing,
-    parameters,
-)
+from examples.task_service.tests import runs_support
+from examples.task_service.tests.runs_support import ANN, acquire, database, failing
 from httpx2 import ConnectError
 
 from msk_auth.errors import StoreUnavailable
 from task_service import failure_webhook
-from task_service.db.engine import Database
 from task_service.failure_webhook import FailureWebhook, post
-from task_service.tasks.models import NewTask, RunState
-from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.runs import Runs
-from task_service.tasks.tasks import Tasks
-from task_service.tasks.worker_runs import MAX_ATTEMPTS, Outcome, WorkerRuns
+from task_service.tasks.models import RunState
+from task_service.tasks.worker_runs import MAX_ATTEMPTS, Outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -65,14 +53,10 @@ class Receiver:
         return [json.loads(body) for body, _ in self.got]
 
 
-@dataclass
-class World:
-    db: Database
-    clock: FakeClock
-    runs: Runs
-    worker: WorkerRuns
-    task_id: str
-    receiver: Receiver
+@dataclass(kw_only=True)
+class World(runs_support.World):
+    receiver: Receiver = field(default_factory=Receiver)
+    task_id: str = ""
 
     def webhook(self) -> FailureWebhook:
         return FailureWebhook(
@@ -87,23 +71,17 @@ class World:
     async def ended(self, outcome: Outcome) -> str:
         """A run that a worker has ended so."""
         run = await self.runs.request(ANN, self.task_id)
-        (acquired,) = await self.worker.acquire(1)
-        assert await self.worker.finish(acquired, outcome, None)
+        worker = self.worker()
+        assert await worker.finish(await acquire(worker), outcome, None)
         return run.id
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with database(request.param, tmp_path) as db:
-        clock, config = FakeClock(), Config()
-        accounts = accounts_of(db, clock)
-        new = NewTask(name="Nightly", handler="anything", params={}, timeout_seconds=7)
-        accepted = parameters(config)
-        task = await Tasks(accounts, accepted).create(ANN, new)
-        lease = timedelta(seconds=15)
-        worker = WorkerRuns(db, clock, config, worker_id="w", lease=lease)
-        runs = Runs(accounts, config, LocalEvents(), accepted)
-        yield World(db, clock, runs, worker, task.id, Receiver())
+        made = World(db)
+        made.task_id = (await made.new_task(name="Nightly", params={}, timeout_seconds=7)).id
+        yield made
 
 
 async def test_a_failed_run_is_reported_once_and_signed(world: World) -> None:
@@ -148,8 +126,9 @@ async def test_a_timed_out_run_is_reported_and_others_are_not(world: World) -> N
 async def test_a_run_that_brought_down_every_worker_is_reported(world: World) -> None:
     run = await world.runs.request(ANN, world.task_id)
     for _ in range(MAX_ATTEMPTS):
-        assert len(await world.worker.acquire(1)) == 1
-        assert await world.worker.reclaim(await world.worker.observed_leases()) == 1
+        worker = world.worker()
+        await acquire(worker)
+        assert await worker.reclaim(await worker.observed_leases()) == 1
     await world.webhook().send_due()
     [report] = world.receiver.reports
     assert (report["data"]["run_id"], report["data"]["state"]) == (run.id, "failed")

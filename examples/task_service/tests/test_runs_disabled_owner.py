@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
+from examples.task_service.tests import runs_support
 from examples.task_service.tests.accounts_support import KINDS
 from examples.task_service.tests.accounts_support import World as Accounts
 from examples.task_service.tests.accounts_support import world as accounts_world
 from examples.task_service.tests.runs_support import (
     WORK,
-    Config,
-    FakeClock,
-    accounts_of,
-    parameters,
+    acquire,
     principal,
     to_be_stopped,
 )
 from examples.task_service.tests.service_support import refused_with
 from sqlalchemy import select, update
 
-from msk_auth import Principal, SystemClock
+from msk_auth import SystemClock
 from msk_auth.errors import CredentialRefused
 from task_service.accounts.users import User
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import users as users_table
 from task_service.handlers import HandlerResult, RunContext
-from task_service.tasks.models import NewTask, Run, RunState
+from task_service.tasks.models import Run, RunState
 from task_service.tasks.next_run import OWNER_DISABLED
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.runner import Runner
-from task_service.tasks.runs import Runs
-from task_service.tasks.tasks import Tasks
-from task_service.tasks.worker_runs import AcquiredRun, Outcome, WorkerRuns
+from task_service.tasks.worker_runs import Outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -46,25 +41,15 @@ LEASE = timedelta(seconds=15)
 ADMIN = principal("usr_admin", "tasks:read_all")
 
 
-@dataclass
-class World:
+@dataclass(kw_only=True)
+class World(runs_support.World):
     accounts: Accounts
-    clock: FakeClock
-    config: Config
-    runs: Runs
     ann: User
-    task_id: str
-
-    @property
-    def who(self) -> Principal[Any]:
-        return principal(self.ann.id)
-
-    def worker(self, name: str = "w") -> WorkerRuns:
-        return WorkerRuns(self.accounts.db, self.clock, self.config, worker_id=name, lease=LEASE)
+    task_id: str = ""
 
     async def queue(self) -> Run:
         self.clock.advance(1)
-        return await self.runs.request(self.who, self.task_id)
+        return await self.runs.request(principal(self.ann.id), self.task_id)
 
     async def disable(self) -> None:
         await self.accounts.users.change(self.ann.id, disabled=True)
@@ -75,20 +60,10 @@ class World:
 
 @pytest.fixture(params=KINDS)
 async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
-        accounts = await stack.enter_async_context(accounts_world(request.param, tmp_path))
-        clock, config, events = FakeClock(), Config(), LocalEvents()
-        ann = await accounts.user("ann", password=None)
-        tasks = Tasks(accounts_of(accounts.db, clock), parameters(config))
-        new = NewTask(name="Task", handler="anything", params={"do": "x"})
-        task = await tasks.create(principal(ann.id), new)
-        runs = Runs(accounts_of(accounts.db, clock), config, events, parameters(config))
-        yield World(accounts, clock, config, runs, ann, task.id)
-
-
-async def acquire(worker: WorkerRuns) -> AcquiredRun:
-    (acquired,) = await worker.acquire(1)
-    return acquired
+    async with accounts_world(request.param, tmp_path) as accounts:
+        it = World(accounts.db, accounts=accounts, ann=await accounts.user("ann", password=None))
+        it.task_id = (await it.new_task(principal(it.ann.id))).id
+        yield it
 
 
 async def test_disabling_a_user_ends_queued_runs_and_stops_running_ones(it: World) -> None:
@@ -128,7 +103,7 @@ async def test_the_runs_of_a_disabled_user_do_not_come_back(it: World) -> None:
 async def test_a_run_of_a_disabled_user_does_not_start_however_it_was_queued(it: World) -> None:
     """An older version of the service disables users and leaves their runs."""
     run = await it.queue()
-    async with it.accounts.db.write() as connection:
+    async with it.db.write() as connection:
         await connection.execute(update(users_table).values(disabled_at=it.clock.now()))
     worker = it.worker()
     assert await worker.acquire(1) == []
@@ -160,7 +135,7 @@ async def test_no_run_is_left_when_requests_and_workers_race_with_disabling(it: 
         *(request() for _ in range(4)),
     )
     assert await it.worker().acquire(1) == []
-    async with it.accounts.db.read() as connection:
+    async with it.db.read() as connection:
         found = (await connection.execute(select(runs_table))).all()
     for row in found:
         assert row.state in {RunState.RUNNING, RunState.CANCELLED}
@@ -178,9 +153,9 @@ async def test_a_worker_in_another_process_stops_the_handler(it: World) -> None:
 
     WORK["x"] = wait
     runner = Runner(
-        it.accounts.db,
+        it.db,
         SystemClock(),
-        parameters(it.config),
+        it.parameters,
         it.config,
         LocalEvents(),
         poll=timedelta(seconds=0.05),

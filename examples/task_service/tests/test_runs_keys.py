@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.task_service.tests import runs_support
 from examples.task_service.tests.accounts_support import KINDS
 from examples.task_service.tests.accounts_support import World as Accounts
 from examples.task_service.tests.accounts_support import world as accounts_world
-from examples.task_service.tests.runs_support import Config, parameters, principal, to_be_stopped
+from examples.task_service.tests.runs_support import acquire, principal, to_be_stopped
 from sqlalchemy import delete
 
 from msk_auth import AsyncAuthenticator, Principal
@@ -23,12 +24,8 @@ from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
 from task_service.accounts.key_audit import KeyAudit
 from task_service.accounts.users import User
 from task_service.db import schema
-from task_service.tasks.models import NewTask, Run, RunState
+from task_service.tasks.models import Run, RunState
 from task_service.tasks.next_run import KEY_EXPIRED, KEY_LEAKED, KEY_REVOKED
-from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.runs import Runs
-from task_service.tasks.tasks import Tasks
-from task_service.tasks.worker_runs import AcquiredRun, WorkerRuns
 
 pytestmark = pytest.mark.anyio
 
@@ -36,32 +33,24 @@ ADMIN = principal("usr_admin", "tasks:read_all")
 DAY = timedelta(days=1)
 
 
-@dataclass
-class World:
+@dataclass(kw_only=True)
+class World(runs_support.World):
     accounts: Accounts
-    config: Config
-    runs: Runs
     authenticator: AsyncAuthenticator[User]
     ann: User
     login: Principal[User]
-    task_id: str
+    task_id: str = ""
 
     async def key(self) -> CreatedKey:
         return await self.authenticator.create_key(self.login, name="ci", lifetime=DAY)
 
     async def queue(self, key: CreatedKey | None = None) -> Run:
-        self.accounts.clock.sleep(1)
+        self.clock.sleep(1)
         key_id = None if key is None else key.record.id
         return await self.runs.request(principal(self.ann.id, key_id=key_id), self.task_id)
 
     async def revoke(self, key: CreatedKey) -> None:
         await self.authenticator.revoke_key(self.login, key.record.id)
-
-    def worker(self, name: str = "w") -> WorkerRuns:
-        lease = timedelta(seconds=15)
-        return WorkerRuns(
-            self.accounts.db, self.accounts.clock, self.config, worker_id=name, lease=lease
-        )
 
     async def outcome(self, run: Run) -> tuple[RunState, str | None]:
         now = await self.runs.get(ADMIN, run.id)
@@ -73,27 +62,24 @@ class World:
 async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         accounts = await stack.enter_async_context(accounts_world(request.param, tmp_path))
-        config, events = Config(), LocalEvents()
         ann = await accounts.user("ann")
-        login = await accounts.logged_in(ann)
         audit = KeyAudit(accounts.db, accounts.audit)
         store = AsyncSQLAlchemyKeyStore(
             accounts.db.engine, schema.api_keys, on_change=audit.on_change
         )
         stack.push_async_callback(store.aclose)
-        authenticator = AsyncAuthenticator(
-            store, find_owner=accounts.users.find_owner, clock=accounts.clock
+        it = World(
+            accounts.db,
+            accounts.clock,
+            accounts=accounts,
+            authenticator=AsyncAuthenticator(
+                store, find_owner=accounts.users.find_owner, clock=accounts.clock
+            ),
+            ann=ann,
+            login=await accounts.logged_in(ann),
         )
-        tasks = Tasks(accounts.accounts, parameters(config))
-        new = NewTask(name="Task", handler="anything", params={"do": "x"})
-        task = await tasks.create(principal(ann.id), new)
-        runs = Runs(accounts.accounts, config, events, parameters(config))
-        yield World(accounts, config, runs, authenticator, ann, login, task.id)
-
-
-async def acquire(worker: WorkerRuns) -> AcquiredRun:
-    (acquired,) = await worker.acquire(1)
-    return acquired
+        it.task_id = (await it.new_task(principal(ann.id))).id
+        yield it
 
 
 async def test_a_run_of_an_active_key_starts(it: World) -> None:

@@ -26,12 +26,12 @@ from examples.task_service.tests.runs_support import (
     ADMIN,
     ANN,
     BOB,
+    LEASE,
     Config,
     FakeClock,
-    accounts_of,
+    World,
     add_user,
     database,
-    parameters,
     principal,
     read_log,
 )
@@ -41,12 +41,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import update
 
 from task_service.db.schema import users as users_table
-from task_service.tasks.models import NewTask, Run, RunPriority, RunState
+from task_service.tasks.models import Run, RunPriority, RunState
 from task_service.tasks.next_run import OWNER_DISABLED
-from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.run_log import RunLog
-from task_service.tasks.runs import Runs, cancel_runs_of
-from task_service.tasks.tasks import Tasks
+from task_service.tasks.runs import cancel_runs_of
 from task_service.tasks.worker_runs import (
     MAX_ATTEMPTS,
     AcquiredRun,
@@ -56,7 +54,6 @@ from task_service.tasks.worker_runs import (
     WorkerRuns,
 )
 
-LEASE = timedelta(seconds=15)
 FENCE = 10.0
 LIMIT = 2
 EVE = principal("usr_eve")
@@ -97,17 +94,13 @@ class Lifecycle(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.config = Config()
         self.config.settings.max_concurrent_runs_per_user = LIMIT
-        events = LocalEvents()
         self.db = self.do(
             self.stack.enter_async_context(database("sqlite", Path(self.folder.name)))
         )
-        tasks = Tasks(accounts_of(self.db, self.clock), parameters(self.config))
-        self.runs = Runs(
-            accounts_of(self.db, self.clock), self.config, events, parameters(self.config)
-        )
-        new = NewTask(name="Task", handler="anything", params={})
+        self.world = World(self.db, self.clock, self.config)
+        self.runs = self.world.runs
         self.do(add_user(self.db, EVE))
-        self.tasks = [(owner, self.do(tasks.create(owner, new)).id) for owner in (ANN, BOB, EVE)]
+        self.tasks = [(owner, self.do(self.world.new_task(owner)).id) for owner in (ANN, BOB, EVE)]
         self.disabled: set[str] = set()
         # How often each other owner was served while an owner waited and might have been.
         self.passed_over: dict[str, Counter[str]] = {}
@@ -126,8 +119,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def new_worker(self) -> Worker:
         name = f"w{next(self.names)}"
-        runs = WorkerRuns(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
-        return Worker(runs, LeaseWatch(self.clock, LEASE))
+        return Worker(self.world.worker(name), LeaseWatch(self.clock, LEASE))
 
     def teardown(self) -> None:
         try:
@@ -263,9 +255,7 @@ class Lifecycle(RuleBasedStateMachine):
         each = self.pick(self.workers[index].stale, pick)
         if each is None:
             return
-        late = WorkerRuns(
-            self.db, self.clock, self.config, worker_id=each.run.worker_id, lease=LEASE
-        )
+        late = self.world.worker(each.run.worker_id)
         if self.do(late.finish(each.run, Outcome(RunState.SUCCEEDED), None)):
             self.complete(each.run, RunState.SUCCEEDED)
 

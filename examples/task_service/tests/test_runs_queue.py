@@ -20,30 +20,26 @@ from examples.task_service.tests.runs_support import (
     ANN,
     BOB,
     WORK,
-    Config,
-    accounts_of,
+    World,
+    add_user,
     migrated,
-    parameters,
 )
 from examples.task_service.tests.waiting import eventually
 from procrastinate.exceptions import ConnectorException
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, select, text
 
 from msk_auth import Principal, SystemClock
 from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import Database, parse_url
 from task_service.db.schema import runs as runs_table
-from task_service.db.schema import users
 from task_service.handlers import HandlerResult, RunContext
 from task_service.tasks import queue
-from task_service.tasks.models import NewTask, Run, RunPriority, RunState
+from task_service.tasks.models import Run, RunPriority, RunState
 from task_service.tasks.next_run import lock_acquiring
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.queue import QueueNotifier, listen
 from task_service.tasks.runner import Runner
-from task_service.tasks.runs import Runs
 from task_service.tasks.status import count_live_workers
-from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import AcquiredRun, LeaseWatch, WorkerRuns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -66,14 +62,9 @@ class Machine:
     has_looked: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-@dataclass
-class Deployment:
+@dataclass(kw_only=True)
+class Deployment(World):
     url: str
-    db: Database
-    clock: SystemClock
-    config: Config
-    runs: Runs
-    tasks: Tasks
     task_ids: dict[str, str] = field(default_factory=dict)
 
     async def request(
@@ -81,8 +72,7 @@ class Deployment:
     ) -> Run:
         owner = who.owner.id
         if owner not in self.task_ids:
-            new = NewTask(name="Task", handler="anything", params={"do": "x"})
-            self.task_ids[owner] = (await self.tasks.create(who, new)).id
+            self.task_ids[owner] = (await self.new_task(who)).id
         return await self.runs.request(who, self.task_ids[owner], priority=priority)
 
     async def until_over(self, run: Run) -> Run:
@@ -107,18 +97,11 @@ class Deployment:
         async with self.db.write() as connection:
             await connection.execute(text(statement), values)
 
-    def worker(self, stack: AsyncExitStack, number: int) -> WorkerRuns:
+    def worker_elsewhere(self, stack: AsyncExitStack) -> WorkerRuns:
         """What one more worker does with runs, on a pool of its own."""
         db = Database.open(self.url)
         stack.push_async_callback(db.close)
-        return WorkerRuns(
-            db,
-            self.clock,
-            self.config,
-            worker_id=f"w{number}",
-            lease=LEASE,
-            notifier=QueueNotifier(self.url),
-        )
+        return self.worker("elsewhere", db=db)
 
     @asynccontextmanager
     async def machine(
@@ -133,12 +116,12 @@ class Deployment:
         runner = Runner(
             db,
             self.clock,
-            parameters(self.config),
+            self.parameters,
             self.config,
             LocalEvents(),
             concurrency=concurrency,
             poll=poll,
-            notifier=QueueNotifier(self.url),
+            notifier=self.notifier,
         )
         machine = Machine(runner)
         acquire = runner._worker_runs.acquire
@@ -179,34 +162,8 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
         url = await stack.enter_async_context(migrated("postgresql", tmp_path))
         db = Database.open(url)
         stack.push_async_callback(db.close)
-        clock, config = SystemClock(), Config()
-        async with db.write() as connection:
-            await connection.execute(
-                insert(users),
-                [
-                    {
-                        "id": who.owner.id,
-                        "username": who.owner.id,
-                        "roles": [],
-                        "created_at": clock.now(),
-                    }
-                    for who in (ANN, BOB)
-                ],
-            )
-        yield Deployment(
-            url,
-            db,
-            clock,
-            config,
-            Runs(
-                accounts_of(db, clock),
-                config,
-                LocalEvents(),
-                parameters(config),
-                notifier=QueueNotifier(url),
-            ),
-            Tasks(accounts_of(db, clock), parameters(config)),
-        )
+        await add_user(db, ANN, BOB)
+        yield Deployment(db, SystemClock(), url=url, notifier=QueueNotifier(url))
 
 
 def work(
@@ -227,11 +184,9 @@ async def test_the_job_is_committed_with_the_run_or_not_at_all(deployment: Deplo
     run = await deployment.request(priority=RunPriority.HIGH)
     assert await deployment.jobs() == [(run.id, "todo")]
 
-    notifier = QueueNotifier(deployment.url)
-
     async def notify_and_fail() -> None:
         async with deployment.db.write() as connection:
-            await notifier.notify(connection, "run_lost")
+            await deployment.notifier.notify(connection, "run_lost")
             raise LookupError
 
     with pytest.raises(LookupError):
@@ -407,17 +362,7 @@ async def test_a_run_reclaimed_from_a_killed_worker_is_announced_again(
     deployment: Deployment,
 ) -> None:
     run = await deployment.request()
-    workers = [
-        WorkerRuns(
-            deployment.db,
-            deployment.clock,
-            deployment.config,
-            worker_id=name,
-            lease=timedelta(0),
-            notifier=QueueNotifier(deployment.url),
-        )
-        for name in ("dead", "living")
-    ]
+    workers = [deployment.worker(name, lease=timedelta(0)) for name in ("dead", "living")]
     assert await workers[0].acquire(1)
     await deployment.execute("DELETE FROM procrastinate_jobs")
     watch = LeaseWatch(deployment.clock, timedelta(0))
@@ -433,7 +378,7 @@ async def test_a_run_that_is_being_cancelled_keeps_no_worker_waiting(
     first, second = [await deployment.request() for _ in range(2)]
     theirs = await deployment.request(BOB)
     async with AsyncExitStack() as stack:
-        worker = deployment.worker(stack, 1)
+        worker = deployment.worker_elsewhere(stack)
         async with deployment.db.write() as connection:
             await connection.execute(
                 select(runs_table.c.id).where(runs_table.c.id == first.id).with_for_update()
@@ -451,7 +396,7 @@ async def test_a_worker_that_freezes_while_it_acquires_keeps_no_other_waiting(
     frozen = Database.open(deployment.url)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(frozen.close)
-        worker = deployment.worker(stack, 1)
+        worker = deployment.worker_elsewhere(stack)
         connection = await stack.enter_async_context(frozen.engine.connect())
         await lock_acquiring(connection)
         acquired = await worker.acquire(1)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from examples.task_service.tests.runs_support import (
     ANN,
     BOB,
-    Config,
-    FakeClock,
-    accounts_of,
-    database,
-    parameters,
+    World,
     read_log,
+    world,
 )
 from sqlalchemy import delete, func, insert, select, update
 
 from msk_auth.errors import InputInvalid
-from task_service.db.engine import Database
 from task_service.db.paging import PageRequest
 from task_service.db.schema import idempotency, run_log
 from task_service.db.schema import runs as runs_table
@@ -34,65 +27,47 @@ from task_service.errors import (
     TaskNotFound,
 )
 from task_service.tasks import retention
-from task_service.tasks.models import LogLine, NewTask, Run, RunState, Task, TaskChanges
-from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.models import LogLine, Run, RunState, Task, TaskChanges
 from task_service.tasks.run_log import READ_LINES, LogReader
-from task_service.tasks.runs import MAX_QUEUED_PER_USER, Runs
-from task_service.tasks.tasks import Tasks
+from task_service.tasks.runs import MAX_QUEUED_PER_USER
 
 pytestmark = pytest.mark.anyio
 
-
-@dataclass
-class World:
-    db: Database
-    clock: FakeClock
-    config: Config
-    events: LocalEvents
-    tasks: Tasks
-    runs: Runs
-    task: Task
-
-    async def set(self, run: Run, **values: Any) -> None:
-        async with self.db.write() as connection:
-            await connection.execute(
-                update(runs_table).where(runs_table.c.id == run.id).values(**values)
-            )
-
-    async def count(self, table: Any) -> int:
-        async with self.db.read() as connection:
-            return await connection.scalar(select(func.count()).select_from(table)) or 0
+__all__ = ["world"]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with database(request.param, tmp_path) as db:
-        clock, config, events = FakeClock(), Config(), LocalEvents()
-        tasks = Tasks(accounts_of(db, clock), parameters(config))
-        task = await tasks.create(ANN, NewTask(name="Task", handler="anything", params={}))
-        runs = Runs(accounts_of(db, clock), config, events, parameters(config))
-        yield World(db, clock, config, events, tasks, runs, task)
+async def count(world: World, table: Any) -> int:
+    async with world.db.read() as connection:
+        return await connection.scalar(select(func.count()).select_from(table)) or 0
+
+
+@pytest.fixture
+async def task(world: World) -> Task:
+    return await world.new_task()
 
 
 async def test_the_runs_of_each_task_are_numbered_and_no_number_is_used_again(
     world: World,
+    task: Task,
 ) -> None:
-    other = await world.tasks.create(ANN, NewTask(name="other", handler="anything"))
-    numbers = [(await world.runs.request(ANN, world.task.id)).number for _ in range(3)]
+    other = await world.new_task()
+    numbers = [(await world.runs.request(ANN, task.id)).number for _ in range(3)]
     assert numbers == [1, 2, 3]
     assert (await world.runs.request(ANN, other.id)).number == 1
     # As retention does, and as a task of a version without numbers is: its first number tells how many runs there were.
     async with world.db.write() as connection:
-        await connection.execute(delete(runs_table).where(runs_table.c.task_id == world.task.id))
+        await connection.execute(delete(runs_table).where(runs_table.c.task_id == task.id))
         await connection.execute(
             update(tasks_table).where(tasks_table.c.id == other.id).values(last_run_number=None)
         )
-    assert (await world.runs.request(ANN, world.task.id)).number == 4
+    assert (await world.runs.request(ANN, task.id)).number == 4
     assert (await world.runs.request(ANN, other.id)).number == 2
 
 
-async def test_runs_that_are_requested_at_once_have_numbers_of_their_own(world: World) -> None:
-    requested = await asyncio.gather(*(world.runs.request(ANN, world.task.id) for _ in range(8)))
+async def test_runs_that_are_requested_at_once_have_numbers_of_their_own(
+    world: World, task: Task
+) -> None:
+    requested = await asyncio.gather(*(world.runs.request(ANN, task.id) for _ in range(8)))
     assert sorted(run.number or 0 for run in requested) == list(range(1, 9))
 
 
@@ -100,11 +75,11 @@ async def test_runs_that_are_requested_at_once_have_numbers_of_their_own(world: 
     ("own", "longest", "expected"), [(None, 300, 300), (60, 300, 60), (600, 300, 300)]
 )
 async def test_the_timeout_is_the_tasks_but_never_above_the_administrators(
-    world: World, own: int | None, longest: int, expected: int
+    world: World, task: Task, own: int | None, longest: int, expected: int
 ) -> None:
     world.config.settings.run_timeout_seconds = longest
-    await world.tasks.patch(ANN, world.task.id, TaskChanges(timeout_seconds=own))
-    run = await world.runs.request(ANN, world.task.id)
+    await world.tasks.patch(ANN, task.id, TaskChanges(timeout_seconds=own))
+    run = await world.runs.request(ANN, task.id)
     async with world.db.read() as connection:
         kept = await connection.scalar(
             select(runs_table.c.timeout_seconds).where(runs_table.c.id == run.id)
@@ -115,34 +90,34 @@ async def test_the_timeout_is_the_tasks_but_never_above_the_administrators(
 # Idempotency-Key
 
 
-async def test_the_same_key_gives_the_same_run(world: World) -> None:
-    first = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+async def test_the_same_key_gives_the_same_run(world: World, task: Task) -> None:
+    first = await world.runs.request(ANN, task.id, idempotency_key="key")
     await world.set(first, state="succeeded")
-    again = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+    again = await world.runs.request(ANN, task.id, idempotency_key="key")
     assert again == first.model_copy(update={"state": RunState.SUCCEEDED})
-    other = await world.runs.request(ANN, world.task.id, idempotency_key="KEY")
+    other = await world.runs.request(ANN, task.id, idempotency_key="KEY")
     assert other.id != first.id
-    assert await world.count(runs_table) == 2
+    assert await count(world, runs_table) == 2
 
 
-async def test_another_user_may_use_the_same_key(world: World) -> None:
-    theirs = await world.tasks.create(BOB, NewTask(name="Theirs", handler="anything", params={}))
-    first = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+async def test_another_user_may_use_the_same_key(world: World, task: Task) -> None:
+    theirs = await world.new_task(BOB)
+    first = await world.runs.request(ANN, task.id, idempotency_key="key")
     second = await world.runs.request(BOB, theirs.id, idempotency_key="key")
     assert first.id != second.id
 
 
-async def test_a_key_is_remembered_for_a_day(world: World) -> None:
-    first = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+async def test_a_key_is_remembered_for_a_day(world: World, task: Task) -> None:
+    first = await world.runs.request(ANN, task.id, idempotency_key="key")
     world.clock.advance(86_399)
-    assert (await world.runs.request(ANN, world.task.id, idempotency_key="key")).id == first.id
+    assert (await world.runs.request(ANN, task.id, idempotency_key="key")).id == first.id
     world.clock.advance(1)
-    second = await world.runs.request(ANN, world.task.id, idempotency_key="key")
+    second = await world.runs.request(ANN, task.id, idempotency_key="key")
     assert second.id != first.id
-    assert (await world.runs.request(ANN, world.task.id, idempotency_key="key")).id == second.id
+    assert (await world.runs.request(ANN, task.id, idempotency_key="key")).id == second.id
 
 
-async def test_queued_runs_are_bounded_for_each_user(world: World) -> None:
+async def test_queued_runs_are_bounded_for_each_user(world: World, task: Task) -> None:
     async with world.db.write() as connection:
         row = (await connection.execute(select(tasks_table))).mappings().one()
         await connection.execute(
@@ -162,49 +137,47 @@ async def test_queued_runs_are_bounded_for_each_user(world: World) -> None:
                 for index in range(MAX_QUEUED_PER_USER - 3)
             ],
         )
-    await world.runs.request(ANN, world.task.id, idempotency_key="last")
+    await world.runs.request(ANN, task.id, idempotency_key="last")
     at_once = await asyncio.gather(
-        *(world.runs.request(ANN, world.task.id) for _ in range(4)), return_exceptions=True
+        *(world.runs.request(ANN, task.id) for _ in range(4)), return_exceptions=True
     )
     assert sorted(type(each).__name__ for each in at_once) == ["Run"] * 2 + ["RunQueueFull"] * 2
     with pytest.raises(RunQueueFull) as refusal:
-        await world.runs.request(ANN, world.task.id)
+        await world.runs.request(ANN, task.id)
     assert refusal.value.status == 429
     # A repeated request for a run that was accepted makes no new one.
-    await world.runs.request(ANN, world.task.id, idempotency_key="last")
-    theirs = await world.tasks.create(BOB, NewTask(name="Theirs", handler="anything", params={}))
+    await world.runs.request(ANN, task.id, idempotency_key="last")
+    theirs = await world.new_task(BOB)
     await world.runs.request(BOB, theirs.id)
 
 
 # Visibility
 
 
-async def test_runs_are_listed_newest_first_in_pages(world: World) -> None:
+async def test_runs_are_listed_newest_first_in_pages(world: World, task: Task) -> None:
     made = []
     for _ in range(5):
-        made.append((await world.runs.request(ANN, world.task.id)).id)
+        made.append((await world.runs.request(ANN, task.id)).id)
         world.clock.advance(1)
-    first = await world.runs.list(ANN, world.task.id, PageRequest(limit=3))
-    second = await world.runs.list(
-        ANN, world.task.id, PageRequest(limit=3, cursor=first.next_cursor)
-    )
+    first = await world.runs.list(ANN, task.id, PageRequest(limit=3))
+    second = await world.runs.list(ANN, task.id, PageRequest(limit=3, cursor=first.next_cursor))
     assert [run.id for run in first.items + second.items] == made[::-1]
     assert second.next_cursor is None
     with pytest.raises(TaskNotFound):
         await world.runs.list(ANN, "tsk_" + "a" * 16)
     with pytest.raises(InputInvalid):
-        await world.runs.list(ANN, world.task.id, PageRequest(cursor="nonsense"))
-    await world.tasks.delete(ANN, world.task.id)
+        await world.runs.list(ANN, task.id, PageRequest(cursor="nonsense"))
+    await world.tasks.delete(ANN, task.id)
     with pytest.raises(TaskNotFound):
-        await world.runs.list(ANN, world.task.id)
+        await world.runs.list(ANN, task.id)
     assert (await world.runs.get(ANN, made[0])).id == made[0]
 
 
 # Cancelling
 
 
-async def test_a_queued_run_is_cancelled_at_once(world: World) -> None:
-    run = await world.runs.request(ANN, world.task.id)
+async def test_a_queued_run_is_cancelled_at_once(world: World, task: Task) -> None:
+    run = await world.runs.request(ANN, task.id)
     world.clock.advance(1)
     cancelled = await world.runs.cancel(ANN, run.id)
     assert (cancelled.state, cancelled.finished_at) == (RunState.CANCELLED, world.clock.now())
@@ -212,8 +185,8 @@ async def test_a_queued_run_is_cancelled_at_once(world: World) -> None:
     assert await world.runs.cancel(ANN, run.id) == cancelled
 
 
-async def test_cancelling_a_running_run_requests_its_end(world: World) -> None:
-    run = await world.runs.request(ANN, world.task.id)
+async def test_cancelling_a_running_run_requests_its_end(world: World, task: Task) -> None:
+    run = await world.runs.request(ANN, task.id)
     await world.set(run, state="running")
     assert (await world.runs.cancel(ANN, run.id)).state is RunState.RUNNING
     asked_at = world.clock.now()
@@ -243,8 +216,8 @@ async def append(world: World, run: Run, first: int, *texts: str) -> None:
         )
 
 
-async def test_the_log_is_read_from_any_line(world: World) -> None:
-    run = await world.runs.request(ANN, world.task.id)
+async def test_the_log_is_read_from_any_line(world: World, task: Task) -> None:
+    run = await world.runs.request(ANN, task.id)
     await append(world, run, 1, *(str(index) for index in range(1, READ_LINES + 3)))
     lines = await read_log(world.db, run.id)
     assert [line.seq for line in lines] == list(range(1, READ_LINES + 1))
@@ -260,8 +233,8 @@ async def test_the_log_is_read_from_any_line(world: World) -> None:
     assert list(await read_log(world.db, run.id, 10**30)) == []
 
 
-async def test_a_log_is_followed_to_its_end(world: World) -> None:
-    run = await world.runs.request(ANN, world.task.id)
+async def test_a_log_is_followed_to_its_end(world: World, task: Task) -> None:
+    run = await world.runs.request(ANN, task.id)
     logs = LogReader(world.db, world.events, world.clock, poll=timedelta(seconds=60))
     seen: list[str] = []
     more = asyncio.Event()
@@ -297,19 +270,21 @@ async def test_a_deleted_run_has_no_log(world: World) -> None:
 # Retention
 
 
-async def test_old_rows_are_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_rows_are_deleted(
+    world: World, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("task_service.tasks.retention._BATCH", 2)
     old, unfinished, recent = [], [], []
     for index in range(5):
-        run = await world.runs.request(ANN, world.task.id, idempotency_key=f"{index}")
+        run = await world.runs.request(ANN, task.id, idempotency_key=f"{index}")
         await append(world, run, 1, "a")
         await world.set(run, state="succeeded", finished_at=world.clock.now())
         old.append(run)
     for state in ("queued", "running"):
-        run = await world.runs.request(ANN, world.task.id)
+        run = await world.runs.request(ANN, task.id)
         await world.set(run, state=state)
         unfinished.append(run)
-    slow = await world.runs.request(ANN, world.task.id)
+    slow = await world.runs.request(ANN, task.id)
     world.clock.advance(86_400)
     await append(world, slow, 1, "b")
     await world.set(slow, state="failed", finished_at=world.clock.now())
@@ -319,8 +294,8 @@ async def test_old_rows_are_deleted(world: World, monkeypatch: pytest.MonkeyPatc
         return await retention.purge(world.db, days, world.clock.now())
 
     assert await purge(30) == 0
-    assert await world.count(idempotency) == 0
-    assert await world.count(runs_table) == 8
+    assert await count(world, idempotency) == 0
+    assert await count(world, runs_table) == 8
 
     world.clock.advance(29 * 86_400 + 1)
     assert await purge(30) == 5
@@ -329,16 +304,16 @@ async def test_old_rows_are_deleted(world: World, monkeypatch: pytest.MonkeyPatc
             await world.runs.get(ANN, run.id)
     for run in unfinished + recent:
         assert (await world.runs.get(ANN, run.id)).id == run.id
-    assert await world.count(run_log) == 1
+    assert await count(world, run_log) == 1
     assert await purge(1) == 1
 
 
-async def test_a_deleted_task_is_removed_with_its_last_run(world: World) -> None:
-    run = await world.runs.request(ANN, world.task.id)
-    await world.tasks.delete(ANN, world.task.id)
+async def test_a_deleted_task_is_removed_with_its_last_run(world: World, task: Task) -> None:
+    run = await world.runs.request(ANN, task.id)
+    await world.tasks.delete(ANN, task.id)
     await retention.purge(world.db, 30, world.clock.now())
-    assert await world.count(tasks_table) == 1
+    assert await count(world, tasks_table) == 1
     assert (await world.runs.get(ANN, run.id)).state is RunState.CANCELLED
     world.clock.advance(31 * 86_400)
     assert await retention.purge(world.db, 30, world.clock.now()) == 1
-    assert await world.count(tasks_table) == 0
+    assert await count(world, tasks_table) == 0

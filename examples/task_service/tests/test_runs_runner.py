@@ -10,21 +10,18 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.task_service.tests import runs_support
 from examples.task_service.tests.runs_support import (
     ANN,
     WORK,
-    Config,
     FakeClock,
-    accounts_of,
     database,
     failing,
-    parameters,
     read_log,
 )
 from examples.task_service.tests.waiting import eventually
@@ -37,11 +34,9 @@ from task_service.db.schema import runs as runs_table
 from task_service.handlers import HandlerResult, RunContext
 from task_service.request_record import RequestRecord, current_request
 from task_service.tasks.execution import Execution
-from task_service.tasks.models import NewTask, Run, RunState, TaskChanges
+from task_service.tasks.models import Run, RunState, TaskChanges
 from task_service.tasks.notifications import LocalEvents
 from task_service.tasks.runner import LEASE, Runner
-from task_service.tasks.runs import Runs
-from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import AcquiredRun, WorkerRuns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -52,22 +47,11 @@ SHORT_LEASE = timedelta(seconds=2)
 """For quick renewals: how often they happen is real time. No lease ends by it while the clock stands."""
 
 
-@dataclass
-class World:
-    db: Database
-    clock: Clock = field(default_factory=SystemClock)
-    config: Config = field(default_factory=Config)
-    events: LocalEvents = field(default_factory=LocalEvents)
+class World(runs_support.World):
+    """And runners, which work by the machine's clock."""
 
-    def __post_init__(self) -> None:
-        self.parameters = parameters(self.config)
-        self.tasks = Tasks(accounts_of(self.db, self.clock), self.parameters)
-        self.runs = Runs(
-            accounts_of(self.db, self.clock),
-            self.config,
-            self.events,
-            self.parameters,
-        )
+    def __init__(self, db: Database, clock: Clock | None = None) -> None:
+        super().__init__(db, SystemClock() if clock is None else clock)
 
     def runner(self, *, events: LocalEvents | None = None, **options: Any) -> Runner:
         """A runner; with events of its own it stands for another process."""
@@ -99,15 +83,7 @@ class World:
     ) -> Run:
         if work is not None:
             WORK["x"] = work
-        task = await self.tasks.create(
-            ANN,
-            NewTask(
-                name="Task",
-                handler="anything",
-                params={"do": "x", **params},
-                timeout_seconds=timeout_seconds,
-            ),
-        )
+        task = await self.new_task(params={"do": "x", **params}, timeout_seconds=timeout_seconds)
         return await self.runs.request(ANN, task.id)
 
     async def until(self, run: Run, *states: str) -> Run:
@@ -510,9 +486,7 @@ async def test_a_worker_executes_a_run_again_that_it_has_lost_and_not_stopped(
     async with standing.running(lease=SHORT_LEASE) as runner:
         run = await standing.request(work)
         await within(first.started)
-        other = WorkerRuns(
-            standing.db, standing.clock, standing.config, worker_id="another", lease=SHORT_LEASE
-        )
+        other = standing.worker("another", lease=SHORT_LEASE)
         assert await other.reclaim(await other.observed_leases()) == 1
         await within(second.started)
         await within(first.stopped)
@@ -720,9 +694,7 @@ async def test_a_runner_survives_an_outage_without_hurry(
 
 
 async def test_a_run_is_released_when_the_settings_cannot_be_read(sqlite: World) -> None:
-    task = await sqlite.tasks.create(
-        ANN, NewTask(name="Echo", handler="command", params={"argv": ["echo"]})
-    )
+    task = await sqlite.new_task(handler="command", params={"argv": ["echo"]})
     reads = 0
     real = sqlite.config.current
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.task_service.tests import runs_support
 from examples.task_service.tests.runs_support import (
     ANN,
     BOB,
-    Config,
+    LEASE,
     FakeClock,
-    accounts_of,
+    acquire,
     add_user,
     database,
-    parameters,
     principal,
     read_log,
     to_be_stopped,
@@ -29,23 +29,18 @@ from task_service.db.engine import Database
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import tasks as tasks_table
 from task_service.db.schema import users as users_table
-from task_service.tasks.models import NewTask, Run, RunPriority, RunState
-from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.models import Run, RunPriority, RunState
 from task_service.tasks.run_log import KeptLine, LogBatch, RunLog, SavedLog
-from task_service.tasks.runs import Runs
-from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import (
     MAX_ATTEMPTS,
     AcquiredRun,
     LeaseWatch,
     ObservedLease,
     Outcome,
-    WorkerRuns,
 )
 
 pytestmark = pytest.mark.anyio
 
-LEASE = timedelta(seconds=15)
 OVER = (
     "INSERT INTO runs (id, task_id, owner_id, state, requested_by, handler, params, timeout_seconds, created_at)"
     " WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 30000)"
@@ -57,20 +52,16 @@ ROOT = principal("usr_root", "tasks:read_all", "runs:prioritize", "runs:cancel_a
 USERS = {"ann": ANN, "bob": BOB, "admin": ADMIN, "root": ROOT}
 
 
-@dataclass
-class World:
-    db: Database
-    clock: FakeClock
-    config: Config
-    runs: Runs
-    tasks: dict[str, str]
+class World(runs_support.World):
+    """A task of each of the users."""
 
-    def worker(self, name: str) -> WorkerRuns:
-        return WorkerRuns(self.db, self.clock, self.config, worker_id=name, lease=LEASE)
+    def __init__(self, db: Database) -> None:
+        super().__init__(db)
+        self.task_ids: dict[str, str] = {}
 
     async def queue(self, user: str = "ann", *, priority: RunPriority = RunPriority.NORMAL) -> Run:
         self.clock.advance(1)
-        return await self.runs.request(USERS[user], self.tasks[user], priority=priority)
+        return await self.runs.request(USERS[user], self.task_ids[user], priority=priority)
 
     async def owner(self, run_id: str) -> str:
         async with self.db.read() as connection:
@@ -88,22 +79,10 @@ class World:
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with database(request.param, tmp_path) as db:
         await add_user(db, ROOT)
-        clock, config, events = FakeClock(), Config(), LocalEvents()
-        tasks = Tasks(accounts_of(db, clock), parameters(config))
-        new = NewTask(name="Task", handler="anything", params={"do": "x"}, timeout_seconds=7)
-        made = {name: (await tasks.create(each, new)).id for name, each in USERS.items()}
-        yield World(
-            db,
-            clock,
-            config,
-            Runs(accounts_of(db, clock), config, events, parameters(config)),
-            made,
-        )
-
-
-async def acquire(worker: WorkerRuns) -> AcquiredRun:
-    (acquired,) = await worker.acquire(1)
-    return acquired
+        made = World(db)
+        for name, each in USERS.items():
+            made.task_ids[name] = (await made.new_task(each, timeout_seconds=7)).id
+        yield made
 
 
 def written(*texts: str, clock: FakeClock, after: LogBatch | None = None) -> LogBatch:
@@ -195,13 +174,48 @@ async def test_the_oldest_is_acquired_first(world: World) -> None:
     assert await worker.acquire(1) == []
 
 
-async def test_priority_orders_an_owners_own_runs_and_no_others(world: World) -> None:
-    low = await world.queue("bob", priority=RunPriority.LOW)
-    normal = await world.queue()
-    high = [await world.queue(priority=RunPriority.HIGH) for _ in range(2)]
-    later = await world.queue("bob")
-    order = [(await acquire(world.worker("w1"))).run_id for _ in range(5)]
-    assert order == [high[0].id, later.id, high[1].id, low.id, normal.id]
+@pytest.mark.parametrize(
+    ("queued", "acquired"),
+    [
+        pytest.param(
+            "bob:low ann ann:high ann:high bob",
+            [(1, {2}), (1, {4}), (1, {3}), (1, {0}), (1, {1})],
+            id="priorities order an owner's own runs and no others",
+        ),
+        pytest.param(
+            "admin:urgent admin:urgent root:urgent root:urgent",
+            [(1, {0}), (1, {2}), (1, {1}), (1, {3})],
+            id="urgent runs take turns too",
+        ),
+        pytest.param(
+            "ann:high " * 24 + "bob:low",
+            [(1, {0}), (1, {24}), (1, {1})],
+            id="an owner with many runs keeps no other waiting",
+        ),
+        pytest.param(
+            "ann ann ann bob admin admin",
+            [(4, {0, 3, 4, 1}), (4, {2, 5}), (4, set())],
+            id="a worker with room for several goes from owner to owner",
+        ),
+        pytest.param(
+            "root root ann ann bob bob",
+            [(3, {0, 2, 4}), (1, {1}), (1, {3}), (1, {5})],
+            id="owners who are served together keep their order",
+        ),
+    ],
+)
+async def test_owners_take_turns(
+    world: World, queued: str, acquired: list[tuple[int, set[int]]]
+) -> None:
+    world.config.settings.max_concurrent_runs_per_user = 100
+    numbers: dict[str, int] = {}
+    for number, words in enumerate(queued.split()):
+        user, _, priority = words.partition(":")
+        run = await world.queue(user, priority=RunPriority(priority or "normal"))
+        numbers[run.id] = number
+    worker = world.worker("w1")
+    for room, expected in acquired:
+        assert {numbers[run.run_id] for run in await worker.acquire(room)} == expected
 
 
 async def test_urgent_runs_go_first_and_respect_their_owners_limit(
@@ -219,13 +233,6 @@ async def test_urgent_runs_go_first_and_respect_their_owners_limit(
     assert (await acquire(worker)).run_id == normal.id
 
 
-async def test_urgent_runs_take_turns_too(world: World) -> None:
-    first = [await world.queue("admin", priority=RunPriority.URGENT) for _ in range(2)]
-    second = [await world.queue("root", priority=RunPriority.URGENT) for _ in range(2)]
-    order = [(await acquire(world.worker("w1"))).run_id for _ in range(4)]
-    assert order == [first[0].id, second[0].id, first[1].id, second[1].id]
-
-
 async def test_an_urgent_run_that_was_cancelled_leaves_no_advantage(world: World) -> None:
     theirs = await world.queue("bob")
     ordinary = await world.queue("admin")
@@ -233,15 +240,6 @@ async def test_an_urgent_run_that_was_cancelled_leaves_no_advantage(world: World
     await world.runs.cancel(ROOT, urgent.id)
     order = [(await acquire(world.worker("w1"))).run_id for _ in range(2)]
     assert order == [theirs.id, ordinary.id]
-
-
-async def test_one_owner_with_many_runs_keeps_no_other_waiting(world: World) -> None:
-    """24 runs of one user used to go before one of another, and more with a high priority."""
-    world.config.settings.max_concurrent_runs_per_user = 100
-    many = [await world.queue(priority=RunPriority.HIGH) for _ in range(24)]
-    one = await world.queue("bob", priority=RunPriority.LOW)
-    order = [(await acquire(world.worker("w1"))).run_id for _ in range(3)]
-    assert order == [many[0].id, one.id, many[1].id]
 
 
 async def test_an_owner_who_queues_one_run_at_a_time_gets_no_more_turns(world: World) -> None:
@@ -279,26 +277,6 @@ async def test_concurrent_workers_serve_each_owner_once(world: World) -> None:
     order = {run.run_id for each in acquired_runs for run in each}
     owners = [await world.owner(run_id) for run_id in order]
     assert sorted(owners) == ["usr_admin", "usr_ann", "usr_bob", "usr_root"]
-
-
-async def test_a_worker_with_room_for_several_goes_from_owner_to_owner(world: World) -> None:
-    anns = [await world.queue() for _ in range(3)]
-    bobs = [await world.queue("bob")]
-    admins = [await world.queue("admin") for _ in range(2)]
-    worker = world.worker("w1")
-    first = {run.run_id for run in await worker.acquire(4)}
-    assert first == {anns[0].id, bobs[0].id, admins[0].id, anns[1].id}
-    assert {run.run_id for run in await worker.acquire(4)} == {anns[2].id, admins[1].id}
-    assert await worker.acquire(4) == []
-
-
-async def test_owners_who_are_served_together_keep_their_order(world: World) -> None:
-    queued = {user: [await world.queue(user) for _ in range(2)] for user in ("root", "ann", "bob")}
-    worker = world.worker("w1")
-    together = {run.run_id for run in await worker.acquire(3)}
-    assert together == {runs[0].id for runs in queued.values()}
-    order = [(await acquire(worker)).run_id for _ in range(3)]
-    assert order == [runs[1].id for runs in queued.values()]
 
 
 async def test_a_worker_with_room_for_several_keeps_owners_to_their_limit(world: World) -> None:
@@ -560,20 +538,6 @@ async def test_the_end_and_the_last_of_the_log_are_written_together(world: World
     assert not await worker.finish(acquired, Outcome(RunState.SUCCEEDED), last)
     assert not await worker.append_log(acquired, last)
     assert await world.get(run.id) == ended
-
-
-async def test_a_batch_is_written_once(world: World) -> None:
-    """The answer to a commit can get lost; the worker then does it again."""
-    run = await world.queue()
-    worker = world.worker("w1")
-    acquired = await acquire(worker)
-    first = written("a", clock=world.clock)
-    last = written("b", clock=world.clock, after=first)
-    for _ in range(2):
-        assert await worker.append_log(acquired, first)
-    assert await worker.append_log(acquired, last)
-    assert await worker.finish(acquired, Outcome(RunState.SUCCEEDED), last)
-    assert await text_of(world, run.id) == "ab"
 
 
 # Judging leases

@@ -3,61 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from examples.task_service.tests.runs_support import (
     ANN,
     BOB,
-    Config,
-    FakeClock,
-    accounts_of,
-    database,
-    parameters,
+    World,
     registry,
+    world,
 )
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from msk_auth import KeyFormat, Principal
 from msk_auth.errors import InputInvalid
-from task_service.db.engine import Database
 from task_service.db.paging import Page
 from task_service.db.schema import runs as runs_table
 from task_service.errors import TaskNotFound
 from task_service.tasks.models import NewTask, RunState, Task, TaskChanges
-from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.runs import Runs
 from task_service.tasks.status import StatusReport, WorkerStatus
-from task_service.tasks.tasks import EXAMPLE_HANDLER, EXAMPLE_PARAMS, Tasks, add_example_task
+from task_service.tasks.tasks import EXAMPLE_HANDLER, EXAMPLE_PARAMS, add_example_task
 
 pytestmark = pytest.mark.anyio
 
-
-@dataclass
-class World:
-    db: Database
-    clock: FakeClock
-    config: Config
-    events: LocalEvents
-    tasks: Tasks
-    runs: Runs
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with database(request.param, tmp_path) as db:
-        clock, config, events = FakeClock(), Config(), LocalEvents()
-        yield World(
-            db,
-            clock,
-            config,
-            events,
-            Tasks(accounts_of(db, clock), parameters(config)),
-            Runs(accounts_of(db, clock), config, events, parameters(config)),
-        )
+__all__ = ["world"]
 
 
 def new(name: str = "Task", **values: Any) -> NewTask:
@@ -119,10 +88,7 @@ async def test_a_deleted_task_is_gone_and_its_runs_end(world: World) -> None:
     other = await world.tasks.create(ANN, new())
     queued, running = [await world.runs.request(ANN, task.id) for _ in range(2)]
     kept = await world.runs.request(ANN, other.id)
-    async with world.db.write() as connection:
-        await connection.execute(
-            update(runs_table).where(runs_table.c.id == running.id).values(state="running")
-        )
+    await world.set(running, state="running")
     await world.tasks.delete(ANN, task.id)
     with pytest.raises(TaskNotFound):
         await world.tasks.get(ANN, task.id)
@@ -195,12 +161,7 @@ async def test_the_status_reports_the_database_and_the_queue(world: World) -> No
     world.clock.advance(1)
     held = await world.runs.request(ANN, task.id)
     until = world.clock.now()
-    async with world.db.write() as connection:
-        await connection.execute(
-            update(runs_table)
-            .where(runs_table.c.id == held.id)
-            .values(state="running", claimed_by="wrk_2", attempt=1, lease_expires_at=until)
-        )
+    await world.set(held, state="running", claimed_by="wrk_2", attempt=1, lease_expires_at=until)
     status = await report.now()
     assert status.database.kind == world.db.engine.dialect.name
     assert status.database.version[0].isdigit()
