@@ -309,7 +309,11 @@ def test_the_time_that_a_process_gets_to_stop_is_the_same_everywhere(compose: An
         if "build" in each
     }
     page = (ROOT / "docs" / "service" / "upgrade.md").read_text()
-    assert seconds == set(re.findall(r"Give it (\d+) seconds before it is killed", page)) == {"40"}
+    assert (
+        seconds
+        == set(re.findall(r"Allow the process (\d+) seconds before you kill it", page))
+        == {"40"}
+    )
 
 
 def test_the_page_adds_up_the_connections_of_what_it_deploys(compose: Any) -> None:
