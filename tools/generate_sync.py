@@ -37,6 +37,12 @@ WORDS = {
 }
 # In docstrings and comments, besides the words.
 PHRASES = {
+    "The watch, to be used once. `async with watch:` around the work raises the refusal when access ends; it cancels the\n"
+    "            work first, as `asyncio.timeout` does, so the block must not contain a `yield`. `watch.stream(source)` gives the\n"
+    "            items of an asynchronous iterable until access ends, and `await watch.wait()` returns the refusal then.\n"
+    "            `watch.refusal` is None while access lasts.": "The watch, to be used in one thread. `watch.check()` returns while access lasts, and raises the refusal afterwards:\n"
+    "            call it before each item that you send, and at least once a second. `watch.stream(source)` does so for the items\n"
+    "            of an iterable. `watch.refusal` is None while access lasts.",
     "async with ": "with ",
     "async def ": "def ",
     "return await ": "return ",

@@ -9,12 +9,10 @@ framework nor a database library.
 from ._async.administration import AsyncAdminKeys, AsyncKeyExpiry
 from ._async.authenticator import AsyncAuthenticator
 from ._async.users import AsyncUsers
-from ._async.watch import AsyncWatch
 from ._route_audit import own_guard
 from ._sync.administration import AdminKeys, KeyExpiry
 from ._sync.authenticator import Authenticator
 from ._sync.users import Users
-from ._sync.watch import Watch
 from .clock import Clock, SystemClock
 from .core.immutability import immutable
 from .core.keys import KeyFormat, KeyHasher, PepperRing
@@ -49,7 +47,6 @@ __all__ = [
     "AsyncAuthenticator",
     "AsyncKeyExpiry",
     "AsyncUsers",
-    "AsyncWatch",
     "Authenticator",
     "Clock",
     "CredentialKind",
@@ -69,7 +66,6 @@ __all__ = [
     "SystemClock",
     "TokenProfile",
     "Users",
-    "Watch",
     "any_credential",
     "immutable",
     "local_principal",

@@ -13,10 +13,10 @@ from tests.watch.site import ENDS, SECOND, Change, Site
 from msk_auth import (
     Authenticator,
     Owner,
-    Watch,
     require,
     require_interactive,
 )
+from msk_auth._sync.watch import Watch
 from msk_auth.errors import ConfigurationError, Problem, StoreUnavailable
 from msk_auth.stores.memory import MemoryKeyStore
 

@@ -301,6 +301,12 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Args:
             principal: The principal that was admitted.
             policy: The policy that it has to meet throughout. None: it has to keep all permissions that it has now.
+
+        Returns:
+            The watch, to be used once. `async with watch:` around the work raises the refusal when access ends; it cancels the
+            work first, as `asyncio.timeout` does, so the block must not contain a `yield`. `watch.stream(source)` gives the
+            items of an asynchronous iterable until access ends, and `await watch.wait()` returns the refusal then.
+            `watch.refusal` is None while access lasts.
         """
         return self._watches.watch(principal, policy)
 

@@ -295,6 +295,11 @@ class Authenticator(Lifecycle[UserT]):
         Args:
             principal: The principal that was admitted.
             policy: The policy that it has to meet throughout. None: it has to keep all permissions that it has now.
+
+        Returns:
+            The watch, to be used in one thread. `watch.check()` returns while access lasts, and raises the refusal afterwards:
+            call it before each item that you send, and at least once a second. `watch.stream(source)` does so for the items
+            of an iterable. `watch.refusal` is None while access lasts.
         """
         return self._watches.watch(principal, policy)
 
