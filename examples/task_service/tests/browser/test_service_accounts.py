@@ -110,6 +110,10 @@ async def test_a_long_name_widens_no_list(open_page: Open) -> None:
                 box = await revoke.bounding_box()
                 assert box is not None
                 assert box["x"] + box["width"] <= width
+                # An id that is broken into lines cannot be read, and makes each row high.
+                owner_id = await page.get_by_text(account, exact=True).first.bounding_box()
+                assert owner_id is not None
+                assert owner_id["height"] < 30
 
 
 async def test_the_page_of_its_key_edits_rotates_and_leads_back(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from playwright.async_api import Page, Request, Route, expect
 
 from .conftest import Open
-from .support import ANSWER_SECONDS, HIDE, LiveService, fill_arguments
+from .support import ANSWER_SECONDS, HIDE, LiveService, assert_accessible, fill_arguments
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.pages]
 
@@ -560,7 +560,9 @@ async def test_what_failed_is_one_click_away_and_the_address_keeps_the_filters(
     await page.evaluate(ALLOW_SH)
     await _new_task(page, "Breaks at night", "sh", "-c", "exit 3")
     await page.get_by_role("button", name="Run Breaks at night").click()
-    # The message leads to the run.
+    # The message leads to the run, also when the run is over.
+    await expect(page.locator("#announcer")).to_have_text("Breaks at night: Failed.")
+    await assert_accessible(page, "message with a link", ["color-contrast"])
     await page.get_by_role("link", name="View run").click()
     await expect(page.get_by_role("listitem").first).to_contain_text("Failed")
     run = page.url.partition("run=")[2]

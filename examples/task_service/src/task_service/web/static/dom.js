@@ -120,8 +120,8 @@ function hideSoon(toast) {
 }
 
 /** Say that something has happened, to eyes and to screen readers. A problem stays until it is dismissed. What is outside
- *  an open dialog is inert, so a dialog has a status line of its own. `link`, `[words, address]`, leads to what it is about. */
-export function say(text, isProblem = false, link = null) {
+ *  an open dialog is inert, so a dialog has a status line of its own. `run` is the address of a run that it leads to. */
+export function say(text, isProblem = false, run = null) {
   const inner = $("dialog[open] .dialog-status");
   const status = inner ?? $("#announcer");
   status.textContent = "";
@@ -130,9 +130,9 @@ export function say(text, isProblem = false, link = null) {
   if (inner) return;
   const toast = $("#toast");
   $("p", toast).textContent = text;
-  const leading = $("#toast-link");
-  leading.hidden = !link;
-  if (link) [leading.textContent, leading.href] = link;
+  const link = $("a", toast);
+  link.hidden = !run;
+  link.href = run;
   toast.showPopover();
   if (isProblem) clearTimeout(hiding);
   else hideSoon(toast);

@@ -7,6 +7,8 @@ import { took, when } from "../time.js";
 
 const summary = ({ params }) => params.argv?.join(" ") ?? params.url;
 
+const view = (id, run) => `/tasks/${id}?run=${run.id}`;
+
 /** The newest runs as a row of marks, the latest at the right. */
 function history({ recent_runs: runs }) {
   if (!runs.length) return null;
@@ -24,13 +26,13 @@ const COLUMNS = [
   me.may("tasks:read_all") && ["Owner", ({ owner_name: owner }) => quiet(owner), "wrap"],
   ["Handler", ({ handler }) => h("code", { class: "quiet" }, handler)],
   ["Last run", ({ id, last_run: run }) => (run
-    ? h("a", { href: `/tasks/${id}?run=${run.id}`, "data-focus": `state:${id}` }, badge(run.state)) : quiet("Never"))],
+    ? h("a", { href: view(id, run), "data-focus": `state:${id}` }, badge(run.state)) : quiet("Never"))],
   ["History", history],
   ["When", ({ last_run: run }) => run && quiet(when(run.created_at))],
   ["Duration", ({ last_run: run }) => run && quiet(took(run))],
   ["Actions", (task) => me.may("tasks:run") && me.manages(task) && button([icon("play"), "Run"], `run:${task.id}`, async () => {
     const run = await startRun(task.id);
-    say(`${task.name} was started.`, false, ["View run", `/tasks/${task.id}?run=${run.id}`]);
+    say(`${task.name} was started.`, false, view(task.id, run));
     await tasks.refresh();
   }, { "aria-label": `Run ${task.name}` }), "row-actions"],
 ].filter(Boolean);
@@ -51,7 +53,7 @@ const tasks = new LiveList("/tasks", {
     render($("#list"), table("Tasks", COLUMNS, tasks.items));
     for (const { id, name, last_run: run } of tasks.items) {
       const old = before.find((task) => task.id === id)?.last_run;
-      if (isActive(old) && old.id === run?.id && !isActive(run)) say(`${name}: ${stateWords(run.state)}.`);
+      if (isActive(old) && old.id === run?.id && !isActive(run)) say(`${name}: ${stateWords(run.state)}.`, false, view(id, run));
     }
   },
 });
