@@ -1,16 +1,16 @@
-"""What the two authenticators have in common: their configuration. Nothing here blocks or awaits.
+"""The configuration that both authenticators share. Nothing here blocks or awaits.
 
-`Authenticator` blocks (`_sync`) and `AsyncAuthenticator` awaits (`_async`); apart from that they are the same. This is the way
-from the header to the principal, in one direction:
+`Authenticator` blocks (`_sync`) and `AsyncAuthenticator` awaits (`_async`); otherwise they are equal. These functions lead
+from the header to the principal:
 
 1. `authenticate` (`authenticator` of either half) looks for the header in the cache of leased verifications.
-2. `core.authentication.read_credential` reads the header and checks the form of the credential. Garbage ends here.
+2. `core.authentication.read_credential` reads the header and refuses a malformed credential.
 3. `_verify` looks for a lease, or waits for another request with the same credential (`leases`).
 4. `AsyncVerifier.authenticate` (`verification`) finds the record, compares the digest, finds the owner, and returns the
-   principal. `AsyncLookUps` checks that each record has the id that was asked for.
+   principal. `AsyncLookUps` checks that each record has the requested id.
 
-Before it comes an adapter: its guard, `_verify`, and `admit` of `http`, which verifies a request once.
-`tests/integrations/test_way.py` lists the functions, and fails where one is added.
+An adapter comes first: its guard, `_verify`, and `admit` of `http`, which verifies a request once.
+`tests/integrations/test_way.py` lists the functions, and fails if one is added.
 
 A failure of the store or of a look-up becomes :class:`~msk_auth.errors.StoreUnavailable`: fail closed.
 """
@@ -45,16 +45,16 @@ FLUSH_SECONDS: Final = 60.0
 
 
 class BaseAuthenticator(Generic[UserT]):
-    """What both authenticators have: what they were made with, and what neither blocks nor awaits.
+    """The attributes of both authenticators, and the methods that neither block nor await.
 
     Attributes:
-        profiles: Those of the JWTs that the application issues.
+        profiles: The profiles of the JWTs that the application issues.
         issuers: The identity providers whose JWTs are accepted as well.
         logins: The application's functions that find its own logins.
-        rules: What was configured, as far as decisions depend on it.
+        rules: The configuration on which decisions depend.
         users: The `find_owner`, if it reads users in a session.
         realm: The protected space in challenges.
-        clock: Where the time comes from.
+        clock: The source of time.
     """
 
     profiles: tuple[TokenProfile, ...]
@@ -66,19 +66,19 @@ class BaseAuthenticator(Generic[UserT]):
     clock: Clock
 
     cached_principal: Callable[[Sequence[str | bytes]], Principal[UserT] | None] | None
-    """Returns the principal of header values, if a lease on it has not ended; None if `authenticate` has to decide.
+    """Returns the principal of header values under a current lease; None if `authenticate` must decide.
 
-    It neither blocks nor awaits. `authenticate` makes the same look-up first. The result is always None for a key that has
-    networks, since this does not know the address of the request. The attribute itself is None without a lease, with an
-    `on_event` hook, which has to be notified, and in a subclass that overrides `authenticate`. If you replace `authenticate` on
-    an object, set this to None as well.
+    The call neither blocks nor awaits. `authenticate` makes the same look-up first. The result is always None for a key with
+    networks, since the address of the request is unknown. The attribute itself is None without a lease, with an
+    `on_event` hook, which needs every event, and in a subclass that overrides `authenticate`. If you replace `authenticate` on
+    an object, set this attribute to None as well.
     """
 
     def authorize(
         self, principal: Principal[UserT], policy: Policy, path: Mapping[str, object] = _NO_PATH
     ) -> None:
         """Let the principal pass, or raise what :meth:`Policy.check` raises."""
-        # Only the age of a login depends on the time, and most policies do not limit it.
+        # Only the age of a login depends on the time, and most policies do not limit this age.
         now = _ANY_TIME if policy.max_age is None else self.clock.now()
         policy.check(principal, now, path)
 
@@ -89,21 +89,21 @@ class BaseAuthenticator(Generic[UserT]):
         max_age: timedelta = references.DEFAULT_AGE,
         outlives_session: bool = False,
     ) -> str:
-        """A text that stands for a principal in a queue: what is done with it later is verified then, by `resume`.
+        """A text that identifies a principal in a queue; `resume` verifies the principal later.
 
-        It is printable ASCII, mostly of 150 to 300 characters, holds no secret and is accepted by no route. It is signed with
-        the current pepper, so keep a pepper in the ring for as long as work waits that was queued under it.
+        The text is printable ASCII, mostly of 150 to 300 characters, contains no secret, and no route accepts it. The current
+        pepper signs it, so keep a pepper in the ring as long as work waits that was queued with it.
 
         Args:
-            principal: As the request was authenticated.
-            max_age: How long the reference of a login works, up to 30 days, whenever its token expires. The reference of a
-                key works as long as the key.
-            outlives_session: Whether the reference of a login works on when its session has ended, as for an export whose
-                result is sent by mail. By default it ends with the session.
+            principal: The request's principal.
+            max_age: How long a login's reference works, up to 30 days, even if its token expires earlier. A key's reference
+                works as long as the key.
+            outlives_session: True if a login's reference works after the end of the session, as for an export that
+                is sent by mail. By default it ends with the session.
 
         Raises:
-            ConfigurationError: There is no pepper, `max_age` is out of range, or the principal acts by a reference itself:
-                hand that one on.
+            ConfigurationError: There is no pepper, `max_age` is out of range, or the principal was resumed from a reference:
+                pass that reference on.
         """
         peppers = self._peppers_of_references()
         has_session = self.rules.checks_sessions and not outlives_session
@@ -131,11 +131,11 @@ class BaseAuthenticator(Generic[UserT]):
 
 
 class Batch(NamedTuple):
-    """What one flush writes.
+    """The contents of one flush.
 
     Attributes:
-        last_used: From key id to the moment of its last use.
-        upgrades: From key id to the stored digest and the one to replace it with.
+        last_used: Maps key ids to the times of last use.
+        upgrades: Maps key ids to the stored digest and its replacement.
     """
 
     last_used: dict[str, datetime]
@@ -145,8 +145,8 @@ class Batch(NamedTuple):
 class UsageBuffer:
     """Collects times of last use and upgraded digests in memory, to be written in batches.
 
-    Neither belongs into the path of a request: a write for each request is what makes other libraries slow. A crash loses at
-    most the last minute of them, which does no harm. It is safe to use from several threads. A forked child begins with an empty buffer.
+    A write for each request would make requests slow. A crash loses at
+    most the last minute, which is harmless. The buffer is thread-safe. A forked child begins with an empty buffer.
     """
 
     def __init__(self) -> None:
@@ -166,9 +166,9 @@ class UsageBuffer:
 
     @contextmanager
     def batch(self) -> Generator[Batch]:
-        """Everything collected so far, to be written in the block.
+        """Everything collected so far, to write in the block.
 
-        If the block fails, all of it is kept for the next call; what was collected meanwhile is newer and wins. An error
+        If the block fails, all of it is kept for the next call; newer values win. An error
         is logged and not raised, since no request depends on it. A cancellation or an interrupt is raised.
         """
         with self._lock:

@@ -17,14 +17,14 @@ _MONOTONIC: Final[Callable[[], float]] = (
 
 
 class Clock(Protocol):
-    """The source of time; `msk_auth.testing.FrozenClock` is one for tests."""
+    """The source of time; for tests use `msk_auth.testing.FrozenClock`."""
 
     def now(self) -> datetime:
-        """The moment, aware and in UTC."""
+        """The current time, aware and in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back, and continues while the machine sleeps."""
+        """Seconds since a fixed time; never goes back, and continues while the machine sleeps."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -32,7 +32,7 @@ class Clock(Protocol):
         ...
 
     async def async_sleep(self, seconds: float) -> None:
-        """Wait at least this long, on an event loop, which goes on meanwhile."""
+        """Wait at least this long, without blocking the event loop."""
         ...
 
 
@@ -57,5 +57,5 @@ class SystemClock:
         while (remaining := end - self.monotonic()) > 0:  # noqa: ASYNC110 - it waits for the time itself
             await asyncio.sleep(remaining)
 
-    # Without a Python function around it, since every request reads it.
+    # Not wrapped in a Python function, since every request calls it.
     monotonic: staticmethod[[], float] = staticmethod(_MONOTONIC)

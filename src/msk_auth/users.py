@@ -1,7 +1,7 @@
-"""The application's users, read in a session: the request's own where there is one, otherwise a new one.
+"""Reads the application's users in the request's session, or in a new session.
 
-A user object belongs to one session, and so to one request. What outlives a request, a principal under a lease for example,
-has only the :class:`~msk_auth.Owner` that the application makes of the user.
+A user object belongs to one session, and so to one request. Objects that outlive a request, such as a principal under a lease,
+have only the :class:`~msk_auth.Owner` that the application makes of the user.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @dataclass
 class RequestSession:
-    """The session of one request. It is kept with the request, and nowhere else.
+    """The session of one request, kept only with the request.
 
     Attributes:
-        find: Finds the application's session of the request. Called once, when something is read in it.
-        users: The users that were loaded in it, by the ids of their owners.
+        find: Finds the application's session of the request. Called once, at the first read.
+        users: The loaded users, by the ids of their owners.
     """
 
     find: Callable[[], Any]
@@ -31,12 +31,12 @@ class RequestSession:
 
     @cached_property
     def session(self) -> Any:
-        """The application's session. It is neither committed nor closed here."""
+        """The application's session. The library neither commits nor closes it."""
         return self.find()
 
 
 class BaseUsers(Generic[LoadedT, UserT]):
-    """What `Users` and `AsyncUsers` have in common."""
+    """The common base of `Users` and `AsyncUsers`."""
 
     owner_of: Callable[[LoadedT], Owner[UserT]]
     load_user: Callable[..., Any]
@@ -47,12 +47,12 @@ AnyUsers: TypeAlias = BaseUsers[Any, Any]
 
 
 def users_in(look_up: object) -> AnyUsers | None:
-    """The users that a `find_owner` or `find_external_owner` is, or None if it is another function."""
+    """The `Users` or `AsyncUsers` behind a `find_owner` or `find_external_owner`, or None for another function."""
     found: Any = look_up
     return found if isinstance(look_up, BaseUsers) else None
 
 
 def in_session_of(request: RequestSession, look_up: T) -> T:
-    """A `find_owner` or `find_external_owner` for one request: what reads users reads them in its session."""
+    """A `find_owner` or `find_external_owner` for one request, which reads users in its session."""
     users = users_in(look_up)
     return look_up if users is None else cast("T", partial(users.find_in, request))

@@ -1,4 +1,4 @@
-"""Authenticates requests and manages keys: what waits is here, what decides is in the core."""
+"""Authenticates requests and manages keys: this module waits, the core decides."""
 
 from __future__ import annotations
 
@@ -73,46 +73,46 @@ NO_LIMITS: Final = KeyLimits()
 class AsyncAuthenticator(AsyncLifecycle[UserT]):
     """Authenticates requests and manages keys, on an asyncio event loop.
 
-    As a context manager it writes times of last use once a minute, and the rest when it is closed::
+    As a context manager it writes times of last use once a minute, and when it is closed::
 
         async with authenticator:
             ...
 
-    Each event loop that uses it opens and closes it for itself, and so does a forked child.
+    Each event loop and each forked child that uses the authenticator must open and close it.
 
     Args:
         store: Stores the keys.
-        find_owner: Returns the :class:`~msk_auth.Owner` of the application's user with an id, read anew on each call; None
-            if there is none. As :class:`~msk_auth.AsyncUsers` it reads in the session of the request, where the adapter
+        find_owner: Returns the :class:`~msk_auth.Owner` of the application's user with an id, read again on each call; None
+            if no user has this id. :class:`~msk_auth.AsyncUsers` reads in the request's session, if the adapter
             knows it.
         tokens: The profile of the JWTs that this application issues, or several; none by default.
         issuers: Identity providers whose JWTs are accepted as well: see :class:`~msk_auth.tokens.issuers.ExternalIssuer`.
             Opening this authenticator starts to fetch their keys.
         find_external_owner: Returns the :class:`~msk_auth.Owner` of the application's user for a subject of one of the
-            issuers, read anew on each call; None if there is none. It may create one. Needed with `issuers`.
-        logins: Functions of the application that return a :class:`~msk_auth.Login` for a bearer credential of their own,
-            or None. Asked in this order about what is no key and no token of `tokens` and `issuers`.
-            A plain one is called on the event loop, so it must not block.
-        find_session: Returns the :class:`~msk_auth.Session` of a login by its id, read anew on each call; None if there is
-            none. Without it a JWT is accepted until it expires, and logging out cannot end it.
+            issuers, read again on each call; None if no user belongs to it. It may create a user. Required with `issuers`.
+        logins: Functions of the application that return a :class:`~msk_auth.Login` for their own bearer credentials,
+            and None for others. Called in this order, if the credential is neither a key nor a token of `tokens` or `issuers`.
+            A function without `async` runs on the event loop, so it must not block.
+        find_session: Returns the :class:`~msk_auth.Session` of a login by its id, read again on each call; None if no session
+            has this id. Without this function a JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
-        may_act_for: Returns the permissions that a person may give to keys of another owner, such as a service account, as any
-            iterable of strings; with none that the owner has, the person only lists and ends keys. Of these, a person whose
-            token was granted less gives what it was granted. None if the person may not act for this owner. Called with the
-            person's principal, read anew, and the owner. Without it, a key is managed by its own owner only.
+        may_act_for: Takes a person's principal, read again, and another owner, such as a service account. Returns the
+            permissions that the person may give to the owner's keys, as any iterable of strings, or None if the person may not
+            act for this owner. The owner's permissions and the grants of the person's token limit them further; if none
+            remain, the person can only list and end keys. Without this function, only its owner manages a key.
         key_format: The prefix of the keys.
         hasher: Digests and compares keys. Give it a pepper ring in production.
-        on_event: Called with each event. What it raises is logged and changes no result.
-            An awaitable that it returns is awaited.
+        on_event: Called with each event. Its exceptions are logged and change no result.
+            An awaitable result is awaited.
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
-        clock: Where the time comes from.
-        lease: For how long a verification may be reused; None reads the store for each request. Every call that ends
+        clock: The source of time.
+        lease: How long a verification may be reused; None reads the store for each request. Every call that ends
             access waits that much longer: see `msk_auth.leases`. The owners that `find_owner` returns must be
             immutable: see :func:`~msk_auth.immutable`.
         watch_interval: How often :meth:`watch` verifies an open connection; at most a second.
 
     Raises:
-        ConfigurationError: An argument cannot work; the message says what to write instead.
+        ConfigurationError: An argument cannot work; the message names the correct form.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
     @property
     def ports(self) -> AsyncPorts[UserT]:
-        """What its operations reach: for the operations of the library that are in classes of their own."""
+        """Calls the store and the application's functions: for the library's operations in other classes."""
         return self._ports
 
     async def authenticate(
@@ -218,17 +218,17 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
 
         Args:
             authorization: The value of every `Authorization` header of the request.
-            elsewhere: For adapters: what may find a login elsewhere in the request, such as in its session. Asked only if
-                there is no bearer credential.
+            elsewhere: For adapters: functions that may find a login elsewhere in the request, such as in its session. Called
+                only without a bearer credential.
             request: For adapters: the session of the request, in which :class:`~msk_auth.Users` read the owner.
-            address: Of the client, such as `203.0.113.7`: the one that the server states, never what a header of the request
-                says. A key that has networks is refused without it.
+            address: The client's address, such as `203.0.113.7`, as the server states it, never from a header of the request.
+                Without an address, a key with networks is refused.
 
         Raises:
             TypeError: `authorization` is one value, not a list.
-            CredentialsMissing: There are no credentials, or they are of another scheme.
-            RequestMalformed: The header cannot be read.
-            CredentialRefused: The credential is not accepted; `code` says why.
+            CredentialsMissing: There are no credentials, or only credentials of another scheme.
+            RequestMalformed: The header is malformed.
+            CredentialRefused: The credential is not accepted; `code` names the reason.
             Forbidden: The key has networks, and the address is in none of them.
             StoreUnavailable: The store or a look-up did not answer.
         """
@@ -254,22 +254,22 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         return principal
 
     async def resume(self, reference: str) -> Principal[UserT]:
-        """Act for what a reference stands for, now: its key, or its owner and the session of its login, are verified afresh.
+        """The principal of a reference, after verifying its key, or its owner and the session of its login.
 
-        A worker calls this just before it acts, and :meth:`authorize` with what the work needs. Nothing is reused, also not
-        under a lease, so a reference is refused from the moment at which a call that ended access has returned. For work
-        that lasts, :meth:`watch` verifies the principal again.
+        A worker calls this just before it acts, and then :meth:`authorize` with the policy of the work. Every call reads the
+        store, even under a lease, so a reference is refused as soon as a call that ended access has returned. For long
+        work, :meth:`watch` verifies the principal again.
 
         Args:
-            reference: As :meth:`reference` made it, in this process or another.
+            reference: A reference made by :meth:`reference`, in this process or another.
 
         Returns:
-            A principal that is never interactive. That of a key has the key's permissions, that of a login those of its
-            owner, both as of now.
+            A principal that is never interactive, with the current permissions of the key, or of the login's owner.
 
         Raises:
-            CredentialRefused: It is no reference of this application, or was changed; or the key, the login or its session has
-                ended, or the owner is disabled or gone. `code` says which. The same reference will not work again.
+            CredentialRefused: The text is not a reference of this application, or was changed; or the key, the login or its
+                session has ended, or the owner is disabled or gone. `code` names the reason. The same reference will not work
+                again.
             StoreUnavailable: The store or a look-up did not answer. Try the same reference again later.
             ConfigurationError: There is no pepper.
         """
@@ -289,33 +289,33 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         return principal
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
-        """Verify a principal repeatedly while a connection that it opened lasts, such as an event stream.
+        """Verify a principal repeatedly while its connection is open, such as an event stream.
 
-        Access ends within two seconds of the moment from which a new request with the same credential is refused: the key
-        was revoked or has expired, its owner is disabled, the session or the token has ended. It is verified at its
-        beginning too, so the principal may have been admitted long before.
+        When a new request with the same credential would be refused, access ends within two seconds: the key
+        was revoked or has expired, its owner is disabled, the session or the token has ended. A watch also verifies the
+        principal when it begins.
 
-        All watches of an event loop share their reads: one per second for each key, session and owner, and for those that
-        begin one more, at most ten times a second.
+        All watches of an event loop share their reads: one per second for each key, session and owner, and one more for
+        new watches, at most ten times a second.
 
         Args:
-            principal: The principal that was admitted.
-            policy: The policy that it has to meet throughout. None: it has to keep all permissions that it has now.
+            principal: The admitted principal.
+            policy: The policy that the principal must keep meeting. None: it must keep all its current permissions.
 
         Returns:
-            The watch, to be used once. `async with watch:` around the work raises the refusal when access ends; it cancels the
-            work first, as `asyncio.timeout` does, so the block must not contain a `yield`. `watch.stream(source)` gives the
-            items of an asynchronous iterable until access ends, and `await watch.wait()` returns the refusal then.
+            A watch, to use once. `async with watch:` around the work raises the refusal when access ends; it cancels the
+            work first, like `asyncio.timeout`, so the block must not contain a `yield`. `watch.stream(source)` yields the
+            items of an asynchronous iterable until access ends, and `await watch.wait()` then returns the refusal.
             `watch.refusal` is None while access lasts.
         """
         return self._watches.watch(principal, policy)
 
     @awaited  # async only
     async def await_lease_expiry(self) -> None:
-        """Wait until no process can use anything that it read before this call.
+        """Wait until no process can use reads from before this call.
 
-        Call it after your application has ended access and committed: disabled a user, removed a permission, ended a
-        session. The key operations of this class call it themselves.
+        Call this after your application has ended access and committed: disabled a user, removed a permission, ended a
+        session. The key operations of this class do so themselves.
         """
         await self._ports.leases.await_expiry()
 
@@ -329,28 +329,28 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         on_behalf_of: str | None = None,
         **details: Unpack[KeyDetails],
     ) -> CreatedKey:
-        """Create a key for the principal's owner, or on behalf of another one.
+        """Create a key for the principal's owner, or on behalf of another owner.
 
         Args:
             principal: Must be interactive.
-            name: The owner's label for the key, 1 to 100 characters.
-            scopes: What the key may do at most, out of the principal's permissions. None: all that the owner may do at
-                any time. Empty: nothing.
+            name: The owner's name for the key, 1 to 100 characters.
+            scopes: Permissions that limit the key, out of the principal's permissions. None: all permissions that the owner
+                has at any time. Empty: none.
             lifetime: How long the key works.
             on_behalf_of: The id of another owner, such as a service account, for whom the principal acts. The key gets at
-                most what that owner may do and `may_act_for` returned. It always has scopes of its own: without `scopes`,
-                all that it may get now.
-            **details: Beside the name, each empty by default. `description`: what the owner writes about the key, up to 500
-                characters. `labels`: what the key can be searched by, such as `env:prod`: up to 20, each of 1 to 50
-                lower-case letters, digits and `. _ : / -`, beginning with a letter or a digit. `networks`: where the key
-                works from: up to 50 networks such as `203.0.113.0/24`, or addresses; None means everywhere. `resources`:
-                what the key reaches of the owner's, such as `task:42`: up to 100; None means everything, empty nothing.
+                most that owner's permissions that `may_act_for` returned. It always has scopes: without `scopes`,
+                all permissions that it may get now.
+            **details: Further fields, each empty by default. `description`: up to 500 characters. `labels`: labels for
+                searching, such as `env:prod`: up to 20, each of 1 to 50
+                lower-case letters, digits and `. _ : / -`, beginning with a letter or a digit. `networks`: the networks from
+                which the key works: up to 50 such as `203.0.113.0/24`, or addresses; None means everywhere. `resources`:
+                the owner's resources that the key reaches, such as `task:42`: up to 100; None means all, empty none.
 
         Raises:
             InteractiveRequired: The principal is not interactive.
-            InputInvalid: Something of the key is not acceptable, or the other owner is disabled.
-            ConfigurationError: `lifetime` is of another kind.
-            PermissionDenied: There is no other owner with this id, or the principal may not act for them.
+            InputInvalid: A field of the key is invalid, or the other owner is disabled.
+            ConfigurationError: `lifetime` has the wrong type.
+            PermissionDenied: No other owner has this id, or the principal may not act for them.
             CredentialRefused: The principal acts for another owner, and its login has ended since.
             KeyLimitReached: The owner has as many active keys as allowed.
             StoreUnavailable: The store did not answer. The key may exist.
@@ -386,20 +386,20 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         overlap: timedelta = timedelta(0),
         on_behalf_of: str | None = None,
     ) -> CreatedKey:
-        """Create a successor of a key, with the same scopes and resources, the same length of life, and all that people edit.
+        """Create a successor of a key, with the same scopes, resources, lifetime and editable fields.
 
         Args:
             principal: Must be interactive.
             key_id: The id of the key.
             overlap: How long the predecessor stays active, up to 90 days and never past its own end.
-            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`. The successor gets
-                those scopes that this owner still has.
+            on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`. The successor keeps
+                only scopes that this owner still has.
 
         Raises:
             InteractiveRequired, InputInvalid, KeyLimitReached, StoreUnavailable: As for
                 :meth:`create_key`.
-            PermissionDenied: As for :meth:`create_key`, or the principal may not hand out all of the successor's scopes, or
-                the key has none of its own.
+            PermissionDenied: As for :meth:`create_key`, or the principal may not grant all of the successor's scopes, or
+                the key has no scopes.
             KeyNotFound: The owner has no such key.
             KeyNotActive: The key is revoked, expired or already rotated.
         """
@@ -483,17 +483,17 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         at: datetime,
         on_behalf_of: str | None = None,
     ) -> ApiKey:
-        """Make a key expire at `at`, or earlier if it does already.
+        """Make a key expire at `at`, unless it expires earlier.
 
         Args:
             principal: Must be interactive.
             key_id: The id of the key.
-            at: The moment, with its offset from UTC. One that is not in the future revokes the key, for good. Each process
-                compares a later one with its own clock.
+            at: The time, with its offset from UTC. A time that is not in the future revokes the key, for good. Each process
+                compares a later time with its own clock.
             on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
 
         Raises:
-            InputInvalid: The moment has no offset.
+            InputInvalid: The time has no offset.
             InteractiveRequired: The principal is not interactive.
             KeyNotFound: The owner has no such key.
             PermissionDenied, CredentialRefused: As for :meth:`create_key`, with `on_behalf_of`.
@@ -505,7 +505,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         if at.utcoffset() is None:
             raise InputInvalid.of("expires_at", "Give the time with its offset from UTC.")
         if at <= now:
-            # Another process's clock may be behind this one's, and would accept the key for as long. Revoking reads no clock.
+            # Another process's clock may be behind, and would accept the key for that time. Revoking reads no clock.
             return await self._revoke(principal, key_id, owner, on_behalf_of, now)
         event = partial(KeyEvent, "expiry_set", now, principal=principal)
         expiring = await self._ports.store.expire(
@@ -524,20 +524,20 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
     ) -> ApiKey:
         """Edit the name, description, labels and networks of a key.
 
-        What you leave out stays, and of two edits at once the later one counts.
+        Fields that you leave out stay; of two concurrent edits the later wins.
 
-        A key of any state can be edited. What it may do and when it ends cannot.
+        A key in any state can be edited. Its permissions and its expiry cannot.
 
         Args:
             principal: Must be interactive.
             key_id: The id of the key.
             on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
-            **changes: The new `name`, `description`, `labels` and `networks`, as for :meth:`create_key`. None clears a description, and makes a key work from
-                everywhere; labels and networks take the place of all that are there. No verification that starts after
-                this returned succeeds from outside of the new networks.
+            **changes: The new `name`, `description`, `labels` and `networks`, as for :meth:`create_key`. None clears a
+                description, and makes a key work from everywhere; new labels and networks replace the old ones. No
+                verification that starts after this returned succeeds from outside of the new networks.
 
         Raises:
-            InputInvalid: Nothing is given, or something is not acceptable.
+            InputInvalid: No field is given, or a value is invalid.
             InteractiveRequired, KeyNotFound, StoreUnavailable: As for :meth:`revoke_key`.
             PermissionDenied, CredentialRefused: As for :meth:`create_key`, with `on_behalf_of`.
         """
@@ -557,7 +557,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             change=lambda after: (event(after),),
         )
         if "networks" in update:
-            # Where it does not work from any more.
+            # The key may be cached without the new networks.
             await self._ports.leases.await_expiry()
         return await self._changed(event, updated)
 
@@ -571,11 +571,11 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             key: The whole key.
 
         Returns:
-            The record, or None if there is no such key. A network client must not learn which of the two it is: send the
+            The record, or None if the key does not exist. A network client must not learn the difference: send the
             same response for both (RFC 7009, section 2.2).
 
         Raises:
-            CredentialRefused: `key` is not a complete key. A client may learn this, since it needs no secret to find out.
+            CredentialRefused: `key` is not a complete key. A client may learn this, because checking it needs no secret.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
         now = self._ports.now()
@@ -595,11 +595,11 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         """Revoke keys that were found in public. Safe to repeat; waits for leases once.
 
         Args:
-            leaked: The keys, and where they were found, from a reporter that you trust: the key's owner sees the
+            leaked: The keys, and the places of the leaks, from a reporter that you trust: the key's owner sees the
                 `location`.
 
         Returns:
-            For each of them the revoked record, or None if it is no key of this application.
+            For each of them the revoked record, or None if this application has no such key.
 
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
@@ -607,7 +607,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         now = self._ports.now()
         held: dict[str, ApiKey] = {}
         for key in dict.fromkeys(found.key for found in leaked):
-            # Malformed and unknown ones are skipped.
+            # Malformed and unknown keys are skipped.
             with suppress(CredentialRefused):
                 presented = self.rules.key_format.parse(key)
                 held[key] = await self._ports.verifier.verify_key(presented)
@@ -631,15 +631,15 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
     async def forget_owner(self, owner_id: str) -> int:
         """Revoke all keys of an owner and remove them from the list. Safe to repeat; waits for leases once.
 
-        Delete or disable the user first, and commit. A key that a running request creates meanwhile is revoked too; a key
-        that is created after this call is not. Each key is a change of its own, so a call that failed continues where it
-        stopped when you repeat it.
+        Delete or disable the user first, and commit. A key that a running request creates meanwhile is revoked too, but not a
+        key that is created after this call. Each key is changed separately, so if you repeat a failed call, it continues with
+        the remaining keys.
 
         Args:
-            owner_id: The `ApiKey.owner_id`. The user need not exist any more.
+            owner_id: The `ApiKey.owner_id`. The user need not exist.
 
         Returns:
-            How many keys this call revoked.
+            The number of keys that this call revoked.
 
         Raises:
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
@@ -663,7 +663,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Args:
             principal: The principal of the key's owner, with any kind of credential.
             key_id: The id of the key.
-            on_behalf_of: The id of another owner for whom the principal acts, which has to be interactive then.
+            on_behalf_of: The id of another owner for whom the principal acts, which then must be interactive.
 
         Raises:
             KeyNotFound: The owner has no such key.
@@ -689,13 +689,13 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         Args:
             principal: The principal of the keys' owner, with any kind of credential.
             status: Only keys in this state.
-            cursor: The `next_cursor` of the page before.
+            cursor: The `next_cursor` of the previous page.
             limit: 1 to 200.
             label: Only keys with this label.
-            on_behalf_of: The id of another owner for whom the principal acts, which has to be interactive then.
+            on_behalf_of: The id of another owner for whom the principal acts, which then must be interactive.
 
         Raises:
-            InputInvalid: The cursor, the limit or the label is not acceptable.
+            InputInvalid: The cursor, the limit or the label is invalid.
             InteractiveRequired, PermissionDenied, CredentialRefused: As for :meth:`create_key`, with
                 `on_behalf_of`.
             StoreUnavailable: The store did not answer.
@@ -711,7 +711,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
     async def flush(self) -> None:
         """Write the collected times of last use and upgraded digests.
 
-        What cannot be written now is kept for the next call.
+        If the store does not answer, they are kept for the next call.
         """
         self._note_flush()
         with self._usage.batch() as batch:
@@ -726,9 +726,9 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         request: RequestSession | None,
         address: str | None,
     ) -> Principal[UserT]:
-        """The principal of what a request presents: under a lease what was verified before, otherwise by the store.
+        """The principal of a request's credential: cached under a lease, otherwise from the store.
 
-        A lease covers a credential, whichever requests present it. The address is each request's own.
+        A lease covers a credential, and is shared by requests. Each request has its own address.
         """
         if self._cache is None:
             verifier = self._verifier
@@ -737,8 +737,8 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             now = self.clock.now()
             outcome = await verifier.authenticate(presented, now)
         else:
-            # Not in the session of the request: it answers with what it has read before, which can be older than a lease,
-            # and other requests would get it.
+            # Not in the request's session: it may return earlier reads, which can be older than a lease,
+            # and other requests would get them.
             attempt = await self._leases.begin(presented)
             try:
                 if attempt.principal is not None:
@@ -756,14 +756,14 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
     async def _authority(
         self, principal: Principal[UserT], on_behalf_of: str | None, now: datetime
     ) -> Authority:
-        """Whose keys a principal manages: its own owner's, or another owner's if the application lets it act for them.
+        """The owner whose keys a principal manages: its own, or another owner if the application lets it act for them.
 
         Raises:
             ConfigurationError: The application has no `may_act_for`.
-            InteractiveRequired: The principal is no interactive login.
+            InteractiveRequired: The principal is not an interactive login.
             CredentialRefused: The login of the principal would be refused now.
-            PermissionDenied: There is no such owner, or the principal may not act for them. One answer for both: the ids of
-                owners cannot be found out.
+            PermissionDenied: The owner does not exist, or the principal may not act for them. One answer for both, so that
+                callers cannot find out ids of owners.
         """
         if on_behalf_of is None:
             return key_management.own_authority(principal)
@@ -778,7 +778,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
     async def _authority_to_give(
         self, principal: Principal[UserT], on_behalf_of: str | None, now: datetime
     ) -> Authority:
-        """As :meth:`_authority`, for a principal that makes or edits a key."""
+        """Like :meth:`_authority`, for a principal that makes or edits a key."""
         authority = await self._authority(principal, on_behalf_of, now)
         if on_behalf_of is not None:
             key_management.check_gives(authority)
@@ -817,7 +817,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
     async def _access_ended(
         self, event: Callable[[ApiKey], Event], record: ApiKey | None
     ) -> ApiKey:
-        """Wait, after the commit, until no process can still use what it read before."""
+        """Wait, after the commit, until no process can use earlier reads."""
         await self._ports.leases.await_expiry()
         return await self._changed(event, record)
 
@@ -827,14 +827,14 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         return changed
 
     async def _delete_all(self, owner_id: str, now: datetime) -> list[KeyEvent]:
-        """What happened to each key that was on the owner's list."""
+        """Delete each key of the owner's list, and return the events."""
 
         def change_of(before: ApiKey) -> KeyChange:
             return lambda after: (key_management.forgotten(before, after, now),)
 
         events: list[KeyEvent] = []
         query = KeyQuery(owner_id, now, limit=MAX_PAGE)
-        # What is deleted is on no list any more, so the next page is the first one again, with what was made meanwhile.
+        # Deleted keys leave the list, so the next page is the first page again, with keys that were made meanwhile.
         while page := await self._ports.store.list(query):
             for before in page:
                 after = await self._ports.store.delete(
@@ -845,7 +845,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
         return events
 
     async def _report(self, error: Exception) -> Problem:
-        """The refusal of a credential, as its event reports it. What is no `Problem` is a 503: fail closed."""
+        """Report the refusal of a credential as an event. Any exception other than a `Problem` is a 503: fail closed."""
         problem = error if isinstance(error, Problem) else unavailable_because(error)
         if self._on_event is not None:
             key_id = problem.key_id if isinstance(problem, CredentialRefused | Forbidden) else None

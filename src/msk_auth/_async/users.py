@@ -1,4 +1,4 @@
-"""The application's users, read in a session: the request's own where there is one, otherwise a new one."""
+"""Reads the application's users in the request's session, or in a new session."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class AsyncUsers(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT,
         users = AsyncUsers(load_user, owner_of, async_sessionmaker(engine))
         authenticator = AsyncAuthenticator(store, find_owner=users)
 
-    An adapter that knows the session of a request reads the user there, once: the look-up that decides about the request also
-    loads the object that `user` of the adapter gives to its routes. Under a lease, which other requests share, and outside
+    If an adapter knows the session of a request, the user is read in it, once: the look-up that decides about the request also
+    loads the object that the adapter's `user` gives to routes. Under a lease, which requests share, and outside
     of requests, the owner is read in a new session.
 
-    It is a `find_external_owner` as well, where `load_user` takes the :class:`~msk_auth.ExternalIdentity` in place of the id. One
-    that creates the user commits the session: a new one is closed without that.
+    For a `find_external_owner`, let `load_user` take the :class:`~msk_auth.ExternalIdentity` in place of the id. If it
+    creates the user, it must commit the session: a new session is closed without a commit.
 
     Args:
-        load_user: Returns the user with an id, None if there is none. Besides the id it takes the session.
-        owner_of: What decides about a user. Leave the user out of it. It is a plain function: what it needs is loaded with
+        load_user: Takes the session and an id, and returns the user or None.
+        owner_of: Returns the owner for a user, without the user object. It cannot await: load everything that it needs with
             the user.
-        new_session: Makes the session of a look-up outside of a request, such as `async_sessionmaker(engine)`. It is closed
-            afterwards.
+        new_session: Makes the session of a look-up outside of a request, such as `async_sessionmaker(engine)`. The session is
+            closed afterwards.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class AsyncUsers(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT,
             return None if user is None else self.owner_of(user)
 
     async def find_in(self, request: RequestSession, subject: SubjectT) -> Owner[UserT] | None:
-        """The owner with an id or an external identity, read anew in the session of a request, which keeps the user."""
+        """The owner with an id or an external identity, read in the session of a request, which keeps the user."""
         user = await self.load_user(request.session, subject)
         if user is None:
             return None

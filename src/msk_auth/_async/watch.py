@@ -1,4 +1,4 @@
-"""Watches on an event loop: one task makes the rounds while there are watches. `_sync.watch` has the rules."""
+"""Watches on an event loop: a task makes rounds while there are watches. `_sync.watch` has the rules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from msk_auth.core.errors import Problem, StoreUnavailable
 from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
 
-# The functions below import it, where an event loop runs: it takes as long to load as the rest of the library.
+# The functions below import asyncio, when an event loop runs: it takes as long to load as the rest of the library.
 if TYPE_CHECKING:
     import asyncio
 
@@ -45,17 +45,17 @@ T = TypeVar("T")
 NameT = TypeVar("NameT", bound=Hashable)
 
 LOOK_UPS_AT_ONCE: Final = 8
-"""How many look-ups of a round run at the same time: they share a pool with requests. For watches that begin as many more."""
+"""The number of concurrent look-ups of a round, which share a pool with requests. New watches add as many."""
 
 Record: TypeAlias = tuple[str, Hashable]
-"""What is looked up: its kind and its id."""
+"""A record to look up: its kind and its id."""
 
 
 class AwaitedReads(Protocol):
-    """The look-ups of a round: those of `AsyncLookUps`.
+    """The look-ups of a round, as in `AsyncLookUps`.
 
     Attributes:
-        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
+        keys_at_once: The maximum number of keys in a call of :meth:`find_keys`.
     """
 
     keys_at_once: int
@@ -73,7 +73,7 @@ class LookUp(NamedTuple):
 
     Attributes:
         of: The records that it reads.
-        make: Makes it, and notes the result for the round.
+        make: Makes the look-up, and records the result for the round.
     """
 
     of: Sequence[Record]
@@ -84,11 +84,11 @@ class Round(Generic[UserT]):
     """One round.
 
     Args:
-        rules: As the authenticator has them.
+        rules: The authenticator's rules.
         reads: Makes the look-ups.
         watched: The watches to verify. Those whose turn is the longest ago come first, because a round may be too
             short for all.
-        clock: Where the time comes from.
+        clock: The source of time.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Round(Generic[UserT]):
         self._reads = reads
         self._watched = sorted(
             (each for each in watched if each.refusal is None),
-            # Of those that had their turn in the same round, the ones that it did not verify come last: their look-ups
+            # Of the watches of the same round, those that it did not verify come last: their look-ups
             # may hang again.
             key=lambda each: (each.turn_at, -each.verified_at),
         )
@@ -116,8 +116,8 @@ class Round(Generic[UserT]):
     def look_ups(self) -> list[LookUp]:
         """The look-ups of this round, each once.
 
-        Many keys are read at once, so all of them come first: even a round that is too short for all owners finds every
-        revoked key. The look-ups of one watch stay together otherwise.
+        Keys come first, because many are read at once: even a round that is too short for all owners finds every
+        revoked key. Otherwise the look-ups of a watch stay together.
         """
         reads, keys_at_once = self._reads, self._reads.keys_at_once
         listed: set[Record] = set()
@@ -151,11 +151,11 @@ class Round(Generic[UserT]):
         return look_ups
 
     def has_time(self, look_up: LookUp) -> None:
-        """Note that a look-up begins early in this round: if it is not answered, the fault is its own."""
+        """Record that a look-up begins early in this round: without an answer, it failed by itself."""
         self._had_time.update(look_up.of)
 
     def failed(self, error: Exception) -> None:
-        """Note that a look-up failed: this round does not verify the watches that depend on it."""
+        """Record that a look-up failed: this round does not verify the watches that depend on it."""
         if not self._failed:
             # Once in a round: in an outage all look-ups fail for the same reason.
             log_failure(logging.WARNING, "could not verify open connections", error)
@@ -165,7 +165,7 @@ class Round(Generic[UserT]):
         """End every watch whose access has ended.
 
         Args:
-            interval: After how many seconds the next round ends at the latest.
+            interval: The seconds until the next round ends, at the latest.
         """
         now, monotonic = self._clock.now(), self._clock.monotonic()
         for each in self._watched:
@@ -204,7 +204,7 @@ class _NotRead(Exception):
     """The look-up failed, took too long or did not begin.
 
     Args:
-        record: What should have been read.
+        record: The record to read.
     """
 
     def __init__(self, record: Record) -> None:
@@ -237,10 +237,10 @@ class _Snapshot:
 
 
 class AsyncWatch(Watched[UserT]):
-    """Verifies whether a principal still has access. Made by :meth:`AsyncAuthenticator.watch`.
+    """Verifies repeatedly that a principal still has access. Made by :meth:`AsyncAuthenticator.watch`.
 
-    For a websocket, or other work in one coroutine. The principal is verified before the block begins. When access ends,
-    the block raises the problem within two seconds::
+    For a websocket, or other work in one coroutine. The watch verifies the principal before the block begins. When access
+    ends, the block raises the problem within two seconds::
 
         async with authenticator.watch(principal):
             async for text in websocket.iter_text():
@@ -251,12 +251,12 @@ class AsyncWatch(Watched[UserT]):
         watch = authenticator.watch(principal)
         return StreamingResponse(watch.stream(events()), media_type="text/event-stream")
 
-    The block is cancelled first, as by `asyncio.timeout`, so it must not contain a `yield`: use :meth:`stream` there. Use
+    The watch cancels the block first, like `asyncio.timeout`, so the block must not contain a `yield`: use :meth:`stream`. Use
     each watch once. While the store cannot answer, neither the block nor the stream begins.
 
     Attributes:
-        refusal: The reason why access has ended; None while it lasts. It is the refusal that a request with the same
-            credential would get now, or :class:`~msk_auth.errors.StoreUnavailable` if the principal could not be verified for
+        refusal: The reason why access has ended; None before. It is the refusal that a request with the same
+            credential would get, or :class:`~msk_auth.errors.StoreUnavailable` if the principal could not be verified for
             five seconds.
     """
 
@@ -305,16 +305,17 @@ class AsyncWatch(Watched[UserT]):
         self._rounds.remove(self)
         if self.refusal is None or task is None:
             return
-        # `asyncio.timeout` distinguishes its own cancellation from another one in the same way.
+        # `asyncio.timeout` recognises its own cancellation in the same way.
         is_ours = task.uncancel() <= self._cancelling
         if is_ours and (kind is None or issubclass(kind, asyncio.CancelledError)):
             raise self.refusal from None
 
     async def stream(self, source: AsyncIterable[T]) -> AsyncGenerator[T]:
-        """The items of `source` until it or access ends; :attr:`refusal` has the reason.
+        """The items of `source` until the source or access ends; :attr:`refusal` has the reason.
 
-        The first one is requested when the principal has been verified.
-        `source` runs in a task of its own, which ends before this generator does.
+        The first item is requested when the principal has been verified.
+
+        `source` runs in its own task, which ends before this generator.
         """
         import asyncio
 
@@ -364,7 +365,7 @@ class AsyncWatch(Watched[UserT]):
             self._task.cancel()
 
     def _begin(self) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
-        """Two futures: that it was verified or access has ended, and that access has ended."""
+        """Two futures: one for the first verification or the end of access, one for the end of access."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -383,9 +384,9 @@ def _set(future: asyncio.Future[None] | None) -> None:
 
 
 class _HandOver(Generic[T]):
-    """Hands over the items of an asynchronous source one by one, each on request.
+    """Passes on the items of an asynchronous source one by one, on request.
 
-    The source runs in one task from its beginning to its end, so that it may use objects that belong to a task.
+    The source runs in one task from beginning to end, so that it may use objects that belong to a task.
     """
 
     def __init__(self) -> None:
@@ -403,7 +404,7 @@ class _HandOver(Generic[T]):
         return self._arrived
 
     async def pull(self, source: AsyncIterable[T]) -> None:
-        """Hand over all items of the source, and close it."""
+        """Pass on all items of the source, and close it."""
         try:
             await self._requested.wait()
             async for item in source:
@@ -417,14 +418,14 @@ class _HandOver(Generic[T]):
 
 
 class AsyncWatches(Generic[UserT]):
-    """All watches of an authenticator, each on the event loop that it is used on.
+    """All watches of an authenticator, by event loop.
 
     Args:
-        rules: As the authenticator has them.
-        ports: Where keys, sessions and owners are looked up.
-        clock: Where the time comes from. The loop measures the wait for the next round, because a test's clock
+        rules: The authenticator's rules.
+        ports: Looks up keys, sessions and owners.
+        clock: The source of time. The loop measures the wait for the next round, because a test's clock
             does not advance while a task waits.
-        interval: Between the beginnings of two rounds, in seconds.
+        interval: The seconds between the beginnings of two rounds.
     """
 
     def __init__(self, rules: Rules, ports: AwaitedReads, clock: Clock, interval: float) -> None:
@@ -438,17 +439,17 @@ class AsyncWatches(Generic[UserT]):
     def watch(
         self, principal: Principal[UserT], policy: Policy | None, *, is_fresh: bool = False
     ) -> AsyncWatch[UserT]:
-        """A watch that is verified while it is used.
+        """A watch, which the rounds verify while it is used.
 
         Args:
-            principal: As it was admitted.
-            policy: What it has to meet. None: it has to keep its permissions.
-            is_fresh: Whether the principal was verified for what is watched, so that the next round is soon enough.
+            principal: The admitted principal.
+            policy: The policy that it must meet. None: it must keep its permissions.
+            is_fresh: True if the principal was verified just now, so that the next round is soon enough.
         """
         return AsyncWatch(self, principal, policy, is_fresh=is_fresh)
 
     async def close(self) -> None:
-        """End the rounds of this event loop. Watches that are left end with `StoreUnavailable`."""
+        """End the rounds of this event loop. Remaining watches end with `StoreUnavailable`."""
         await self.of_this_loop().close()
 
     def of_this_loop(self) -> _Rounds[UserT]:
@@ -475,21 +476,21 @@ class _Rounds(Generic[UserT]):
         interval: float,
     ) -> None:
         self.loop = loop
-        # Weakly, so that the watch of a dropped generator is not verified any more.
+        # Weakly, so that the watch of a dropped generator is no longer verified.
         self.watched: WeakSet[AsyncWatch[UserT]] = WeakSet()
         self._rules = rules
         self._ports = ports
         self._clock = clock
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
-        # Those that have not been in a round yet.
+        # Watches that have not been in a round yet.
         self._new: WeakSet[AsyncWatch[UserT]] = WeakSet()
         self._task_of_new: asyncio.Task[None] | None = None
-        # Cancelled look-ups that have not ended yet, because the loop holds tasks weakly.
+        # Cancelled look-ups that have not ended yet, because the loop references tasks weakly.
         self._cancelled: set[asyncio.Task[None]] = set()
 
     def add(self, watch: AsyncWatch[UserT]) -> None:
-        """Verify a watch in each round; at once too, unless it was verified as it began."""
+        """Verify a watch in each round; also at once, unless it was verified when it began."""
         self.watched.add(watch)
         if self._task is None:
             self._task = self._start(self._run())
@@ -505,7 +506,7 @@ class _Rounds(Generic[UserT]):
         self._new.discard(watch)
 
     async def close(self) -> None:
-        """End the rounds. Watches that are left end with `StoreUnavailable`."""
+        """End the rounds. Remaining watches end with `StoreUnavailable`."""
         import asyncio
 
         tasks = [task for task in (self._task, self._task_of_new) if task is not None]
@@ -515,7 +516,7 @@ class _Rounds(Generic[UserT]):
             await asyncio.wait(tasks)
 
     def _start(self, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        # In a context of its own: the context variables of the first request are not for this task.
+        # In a new context: this task must not see the context variables of the first request.
         return self.loop.create_task(run, name="msk_auth watch", context=contextvars.Context())
 
     async def _run(self) -> None:
@@ -536,9 +537,9 @@ class _Rounds(Generic[UserT]):
                     watch.end(StoreUnavailable())
 
     async def _verify_new(self) -> None:
-        """Verify the watches that begin, those together that begin within a tenth of an interval.
+        """Verify new watches, together those that begin within a tenth of an interval.
 
-        Beside the other rounds, which may take a whole interval.
+        This runs beside the other rounds, which may take a whole interval.
         """
         import asyncio
 
@@ -553,7 +554,7 @@ class _Rounds(Generic[UserT]):
         it = Round(self._rules, self._ports, watched, self._clock)
         look_ups = it.look_ups()
         waiting = iter(look_ups)
-        # It ends before the next one begins: what it finds counts within two intervals, however long a look-up takes.
+        # A round ends before the next begins: its findings take effect within two intervals, however long a look-up takes.
         longest = 0.9 * self._interval
         middle = self.loop.time() + longest / 2
 

@@ -1,8 +1,8 @@
 # Generated from src/msk_auth/_async/administration.py by tools/generate_sync.py: change that, and run this.
-"""The keys of all owners: for administrators, and their ends for the application's scheduled jobs.
+"""The keys of all owners: for administrators, and their expiry for the application's scheduled jobs.
 
-In classes beside the authenticators, so that nothing that a request reaches through an authenticator lists the keys of other
-owners, and an application has these operations only if it asks for them.
+These classes are separate from the authenticators, so that no method of an authenticator lists the keys of other
+owners, and an application has these operations only if it creates the classes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ EVERY_KEY: Final = KeyFilter()
 
 
 class AdminKeys(Generic[UserT]):
-    """Lists and revokes the keys of all owners. It makes no key, extends none, and shows no value.
+    """Lists and revokes the keys of all owners. Cannot create or extend keys, or show their values.
 
     Args:
-        authenticator: Whose keys.
-        permission: What an administrator needs, besides an interactive login.
+        authenticator: The authenticator of these keys.
+        permission: The permission of administrators, who also need an interactive login.
         max_age: The greatest age of that login; None means any.
 
     Attributes:
-        authenticator: Whose keys.
-        policy: What an administrator has to meet.
+        authenticator: The authenticator of these keys.
+        policy: The policy for administrators.
 
     Raises:
-        ConfigurationError: The permission cannot be one.
+        ConfigurationError: The permission is malformed.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class AdminKeys(Generic[UserT]):
         cursor: str | None = None,
         limit: int = 50,
     ) -> KeyPage:
-        """A page of the keys that match, by owner, and each owner's newest first.
+        """A page of the matching keys, sorted by owner, each owner's newest key first.
 
-        A page reads at most 10,000 records. Where few of them match it has fewer items than `limit`, possibly none, and a
-        `next_cursor` all the same: go on until that is None.
+        A page reads at most 10,000 records. If few of them match, it has fewer items than `limit`, even none, and still a
+        `next_cursor`: continue until this is None.
 
         Args:
             principal: The administrator.
-            wanted: Which keys; by default all that are not deleted.
-            cursor: The `next_cursor` of the page before.
+            wanted: The filter; by default all keys that are not deleted.
+            cursor: The `next_cursor` of the previous page.
             limit: 1 to 200.
 
         Raises:
-            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is no administrator's login.
-            InputInvalid: The filter, the cursor or the limit is not acceptable.
+            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is not an administrator's login.
+            InputInvalid: The filter, the cursor or the limit is invalid.
             StoreUnavailable: The store did not answer.
         """
         now = self._ports.now()
@@ -100,8 +100,8 @@ class AdminKeys(Generic[UserT]):
             key_id: The id of the key.
 
         Raises:
-            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is no administrator's login.
-            KeyNotFound: There is no such key, or it is deleted.
+            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is not an administrator's login.
+            KeyNotFound: The key does not exist, or is deleted.
             StoreUnavailable: The store did not answer. The key may be revoked; try again.
         """
         (record,) = self.revoke_keys(principal, [key_id])
@@ -119,11 +119,11 @@ class AdminKeys(Generic[UserT]):
             key_ids: The ids of the keys, up to 200.
 
         Returns:
-            For each id the revoked record, or None if there is no such key.
+            For each id the revoked record, or None if no key has it.
 
         Raises:
-            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is no administrator's login.
-            InputInvalid: There is no id, or too many.
+            InteractiveRequired, PermissionDenied, LoginTooOld: The principal is not an administrator's login.
+            InputInvalid: There is no id, or there are too many.
             StoreUnavailable: The store did not answer. Some keys may be revoked; try again.
         """
         now = self._ports.now()
@@ -139,7 +139,7 @@ class AdminKeys(Generic[UserT]):
         for record in changed:
             if record is not None:
                 self._ports.emit(event(record))
-        # A deleted one counts as none, as for its owner. It is revoked.
+        # A deleted key is revoked already, and counts as unknown, as for its owner.
         revoked = dict(zip(held, changed, strict=True))
         return tuple(revoked.get(key_id) for key_id in key_ids)
 
@@ -156,13 +156,13 @@ class AdminKeys(Generic[UserT]):
 
 
 class KeyExpiry(Generic[UserT]):
-    """Lists the keys of all owners that end soon, and announces the end of each at 30, 7 and 1 days.
+    """Lists the keys of all owners that expire soon, and announces their end at 30, 7 and 1 days.
 
-    It asks for no principal: it is for programs of the application, such as a scheduled job. Do not call it in a route;
-    people list keys through :class:`AdminKeys`. It starts no thread, no task and no timer.
+    Its methods take no principal: they are for programs of the application, such as a scheduled job. Do not call them in a
+    route; people list keys through :class:`AdminKeys`. The class starts no thread, no task and no timer.
 
     Args:
-        authenticator: Whose keys.
+        authenticator: The authenticator of these keys.
     """
 
     def __init__(self, authenticator: Authenticator[UserT]) -> None:
@@ -172,43 +172,43 @@ class KeyExpiry(Generic[UserT]):
     def expiring(
         self, *, before: datetime, cursor: str | None = None, limit: int = administration.BATCH
     ) -> KeyPage:
-        """A page of the active keys that end before a moment and are not replaced, the first to end first.
+        """A page of active, unreplaced keys that end before a given time, sorted by expiry.
 
         Args:
-            before: The moment, with its offset from UTC.
-            cursor: The `next_cursor` of the page before.
+            before: The time, with its offset from UTC.
+            cursor: The `next_cursor` of the previous page.
             limit: 1 to 500.
 
         Raises:
-            InputInvalid: An argument is not acceptable.
+            InputInvalid: An argument is invalid.
             StoreUnavailable: The store did not answer.
         """
         now = self._ports.now()
         administration.check_expiring(before, limit)
         after = None if cursor is None else PageCursor.decode(cursor)
         found: dict[str, ApiKey] = {}
-        # From one stretch to the next, as a key moves that is announced meanwhile: it may be met twice, and is not missed.
+        # In the order in which announced keys move between stretches: a key may be met twice, but is not missed.
         for announced in (None, *reversed(NOTICE_DAYS)):
             query = ExpiryQuery(now, before, announced, after, limit + 1)
             found.update((record.id, record) for record in self._store.list_expiring(query))
         return administration.page_of_expiring(found.values(), limit)
 
     def announce(self) -> int:
-        """Send an event `expiring` for each key that ends within 30, 7 or 1 days and was not announced for that yet.
+        """Send an event `expiring` for each key that ends within 30, 7 or 1 days, once for each of these.
 
-        A key is announced for the least that it has reached; revoked, replaced and expired ones are not, and a key that was
-        made to last 30 days is first announced 7 days before its end. Call it regularly, such as every hour, in any number
-        of processes: each event is sent once.
+        A key is announced for the least of these that it has reached. Revoked, replaced and expired keys are not announced,
+        and a key with a lifetime of 30 days is first announced 7 days before its end. Call this regularly, such as every hour,
+        in any number of processes: each event is sent once.
 
-        The store's `on_change` gets the event in the transaction that notes it: exactly once. `on_event` gets it after the
+        The store's `on_change` gets the event in the transaction that records it: exactly once. `on_event` gets it after the
         commit: not at all if the process dies between the two.
 
         Returns:
-            How many events it sent.
+            The number of events sent.
 
         Raises:
-            StoreUnavailable: The store did not answer, or `on_change` raised. What was sent before stays so; the next call
-                sends the rest.
+            StoreUnavailable: The store did not answer, or `on_change` raised. Events that were sent stay recorded; the next
+                call sends the rest.
         """
         count = 0
         for days, stretch in administration.stretches(self._ports.now()):
@@ -221,7 +221,7 @@ class KeyExpiry(Generic[UserT]):
 
     def _announce(self, key_id: str, days: int, now: datetime) -> bool:
         event = partial(KeyEvent, "expiring", now)
-        # Of several processes the one whose write changed the key announces it.
+        # Of several processes, only the one whose write changed the key announces it.
         noted = self._store.announce_expiry(key_id, days=days, change=lambda after: (event(after),))
         if noted is not None:
             self._ports.emit(event(noted))

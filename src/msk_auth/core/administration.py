@@ -1,14 +1,14 @@
-"""What administrators and the application itself do with the keys of all owners: what decides about it.
+"""Decisions about the operations of administrators and scheduled jobs on the keys of all owners.
 
-No operation of `_async.administration` makes a key, extends one or shows its value: an administrator ends access and gives none
-(G3, G4). Each begins with the application's policy, an interactive login with a permission.
+No operation of `_async.administration` creates or extends a key or shows its value: an administrator ends access and gives none
+(G3, G4). Each operation begins with the application's policy, an interactive login with a permission.
 
-A page reads a bounded number of records, also where few of ten million match: it may then hold fewer keys than asked for,
+A page reads a bounded number of records, even if few of ten million match: it may then have fewer keys than requested,
 or none, and has a cursor as long as there are more records.
 
-The application itself lists the keys that end soon and announces each end once, at 30, 7 and 1 days, in its scheduled jobs: no
-principal is asked for. What was announced is a column of the key. The keys with one value of it are a *stretch*, which an
-index holds in the order of their ends. So what has to be announced stands at the beginning of a few stretches, and reading it
+The application's scheduled jobs list expiring keys and announce each end once, at 30, 7 and 1 days, without a
+principal. A column of the key has its last announcement. The keys with the same value are a *stretch*, which an
+index sorts by expiry. So the keys to announce are at the beginning of a few stretches, and reading them
 takes no longer with ten million keys.
 """
 
@@ -27,23 +27,23 @@ from .key_management import MAX_PAGE, NOTICE_DAYS, PageCursor
 from .model import ApiKey, ExpiryQuery, KeyFilter, KeyPage
 
 MAX_REVOKED: Final = 200
-"""How many keys one call revokes."""
+"""The maximum number of keys that one call revokes."""
 
 BATCH: Final = 500
-"""How many records are read at once. More than :data:`MAX_PAGE`, so that most pages take one read; the greatest page of keys that end."""
+"""The number of records in one read, and in the largest page of expiring keys. More than :data:`MAX_PAGE`, so that most pages take one read."""
 
 MAX_READS: Final = 20
-"""How many batches one page reads at most."""
+"""The maximum number of batches that one page reads."""
 
 Position: TypeAlias = tuple[str, datetime, str]
-"""Where a page ended: owner, time of creation and id of its last record."""
+"""The end of a page: owner, time of creation and id of its last record."""
 
 
 def check_filter(wanted: KeyFilter, limit: int) -> None:
-    """Refuse a filter or a limit that is not acceptable.
+    """Refuse an invalid filter or limit.
 
     Raises:
-        InputInvalid: It is not.
+        InputInvalid: The filter or the limit is invalid.
     """
     wrong = [
         FieldError(name, "Give the time with its offset from UTC.")
@@ -61,10 +61,10 @@ def check_filter(wanted: KeyFilter, limit: int) -> None:
 
 
 def check_ids(key_ids: Sequence[str]) -> None:
-    """Refuse too many ids, and none.
+    """Refuse an empty list, and too many ids.
 
     Raises:
-        InputInvalid: It is no list of 1 to :data:`MAX_REVOKED` ids.
+        InputInvalid: The argument is not a list of 1 to :data:`MAX_REVOKED` ids.
     """
     if isinstance(key_ids, str) or not 1 <= len(key_ids) <= MAX_REVOKED:
         raise InputInvalid.of("ids", f"Give a list of 1 to {MAX_REVOKED} ids.")
@@ -75,17 +75,17 @@ def _is_owner_id(text: str) -> bool:
 
 
 def encode(position: Position) -> str:
-    """The cursor of a page that ended there."""
+    """The cursor of a page that ended at this position."""
     owner_id, created_at, key_id = position
     owner = base64.urlsafe_b64encode(owner_id.encode()).rstrip(b"=").decode()
     return f"{PageCursor.encode(created_at, key_id)}.{owner}"
 
 
 def decode(cursor: str) -> Position:
-    """Where the page before ended.
+    """The end of the previous page.
 
     Raises:
-        InputInvalid: It is no cursor of this listing.
+        InputInvalid: The text is not a cursor of this listing.
     """
     where, _, owner = cursor.partition(".")
     created_at, key_id = PageCursor.decode(where)
@@ -93,7 +93,7 @@ def decode(cursor: str) -> Position:
     # The decoder alone would skip every other character.
     if re.fullmatch("[0-9A-Za-z_-]+", owner) is not None:
         with suppress(ValueError):
-            # The decoder takes padding that is too long.
+            # The decoder accepts padding that is too long.
             owner_id = base64.urlsafe_b64decode(owner + "==").decode()
     if not _is_owner_id(owner_id):
         raise InputInvalid.of(
@@ -103,10 +103,10 @@ def decode(cursor: str) -> Position:
 
 
 def check_expiring(before: datetime, limit: int) -> None:
-    """Refuse a moment or a limit that is not acceptable.
+    """Refuse an invalid time or limit.
 
     Raises:
-        InputInvalid: It is not.
+        InputInvalid: The time or the limit is invalid.
     """
     wrong: list[FieldError] = []
     if before.utcoffset() is None:
@@ -118,7 +118,7 @@ def check_expiring(before: datetime, limit: int) -> None:
 
 
 def page_of_expiring(found: Iterable[ApiKey], limit: int) -> KeyPage:
-    """The first of what was found, in the order of their ends."""
+    """The first of these keys, sorted by expiry."""
     ordered = sorted(found, key=position)
     items = tuple(ordered[:limit])
     more = len(ordered) > limit
@@ -126,15 +126,15 @@ def page_of_expiring(found: Iterable[ApiKey], limit: int) -> KeyPage:
 
 
 def stretches(now: datetime) -> Iterator[tuple[int, ExpiryQuery]]:
-    """What has to be announced, the most urgent first: for how many days before the end, and where it stands."""
+    """The stretches to announce, the most urgent first: the days before the end, and the query."""
     for days in NOTICE_DAYS:
-        # A key with exactly so many days left is one of them.
+        # A key with exactly this many days left is included.
         before = now + timedelta(days=days, microseconds=1)
         for announced in (*(more for more in NOTICE_DAYS if more > days), None):
             yield days, ExpiryQuery(now, before, announced, limit=BATCH)
 
 
 def position(record: ApiKey) -> tuple[datetime, str]:
-    """Where a record stands in a stretch."""
-    # Only keys that end are listed.
+    """The position of a record in a stretch."""
+    # Only keys with an expiry are listed.
     return cast("datetime", record.expires_at), record.id

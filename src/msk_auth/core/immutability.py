@@ -1,15 +1,15 @@
-"""Which values are immutable, and may therefore be shared between requests.
+"""Checks that values are immutable, so that requests may share them.
 
-Under a lease one verification serves many requests, and all of them get the same principal. If one request changed it, the
-others would see the change. So the application's owners must be immutable. These values are:
+Under a lease many requests get the same principal. If one request changed it, the
+others would see the change. So the application's owners must be immutable. These values are immutable:
 
 - None, numbers, text, bytes, dates and times, UUIDs and members of an `Enum`;
 - tuples, named tuples and frozen sets of such values;
 - frozen dataclasses of such values;
 - instances of a class that the application has declared with :func:`immutable`.
 
-An undeclared class with a `cached_property` is mutable although it is frozen: the first request that reads it writes into the
-instance, after the owner was checked. Any other value counts as mutable, including those that this module cannot judge.
+An undeclared class with a `cached_property` is mutable even if frozen: the first request that reads the property writes into the
+instance, after the owner was checked. Any other value counts as mutable, including values that this module cannot judge.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _CHANGING: Final = (list, dict, set, bytearray)
 
 
 def immutable(cls: ClassT) -> ClassT:
-    """Declare that the instances of a class never change. Use it as a class decorator or as a function.
+    """Declare that the instances of a class never change. Use this as a class decorator or as a function.
 
-    Use it for a class that the library cannot judge, such as one of pydantic, attrs or msgspec, so that its instances may be the
-    `user` of an :class:`~msk_auth.Owner` under a lease. The declaration covers everything that an instance refers to. It
-    does not cover subclasses.
+    Declare classes that the library cannot judge, such as those of pydantic, attrs or msgspec, so that their instances may be the
+    `user` of an :class:`~msk_auth.Owner` under a lease. The declaration covers everything that an instance refers to, but
+    no subclasses.
 
     Raises:
         ConfigurationError: The argument is not a class.
@@ -46,7 +46,7 @@ def immutable(cls: ClassT) -> ClassT:
 
 
 class NotShareable(ConfigurationError):
-    """A value that several requests would share has a part that can change.
+    """A value that requests would share has a mutable part.
 
     Args:
         path: The place of that part, such as `owner.user.roles`.
@@ -64,14 +64,14 @@ class NotShareable(ConfigurationError):
 
 
 def check_shareable(value: object, path: str) -> None:
-    """Refuse a value of which a part can change.
+    """Refuse a value with a mutable part.
 
     Args:
-        value: What several requests are to share.
-        path: What to call it.
+        value: The value that requests would share.
+        path: Its name in an error.
 
     Raises:
-        NotShareable: A part of it can change, or this module cannot judge it.
+        NotShareable: A part is mutable, or this module cannot judge it.
     """
     found = _find_changing(value)
     if found is not None:
@@ -80,12 +80,12 @@ def check_shareable(value: object, path: str) -> None:
 
 
 def _find_changing(value: object) -> tuple[str, type[object]] | None:
-    """Where a value can change, such as `.user.roles`, and the class of that part; None if it cannot."""
+    """The path of a mutable part, such as `.user.roles`, and its class; None if there is none."""
     kind: type = type(value)
     if kind in _unchanging() or isinstance(value, Enum) or kind in _declared:
         return None
     attributes: dict[str, object] = getattr(value, "__dict__", {})
-    # Not inherited: a subclass that is no frozen dataclass accepts further attributes.
+    # Not inherited: a subclass that is not a frozen dataclass accepts further attributes.
     parameters = kind.__dict__.get("__dataclass_params__")
     members: dict[str, object]
     if _is_changing_class(kind):
@@ -99,7 +99,7 @@ def _find_changing(value: object) -> tuple[str, type[object]] | None:
         held = cast("tuple[object, ...] | frozenset[object]", value)
         members = {f"[{index}]": member for index, member in enumerate(held)}
     else:
-        # An instance of a subclass, such as that of a library for dates, is as good.
+        # Instances of subclasses, such as a date library's, are accepted too.
         return None if isinstance(value, _unchanging()) else ("", kind)
     for place, member in members.items():
         found = _find_changing(member)
@@ -108,10 +108,10 @@ def _find_changing(value: object) -> tuple[str, type[object]] | None:
     return None
 
 
-# Cached, because each verification under a lease judges an owner.
+# Cached, because each verification under a lease checks an owner.
 @lru_cache(maxsize=256)
 def _is_changing_class(kind: type) -> bool:
-    """True if instances can change although they are frozen: as a list, or by a `cached_property`."""
+    """True if instances are mutable even if frozen: as a list, or by a `cached_property`."""
     return any(
         base in _CHANGING or any(map(_is_cached_property, vars(base).values()))
         for base in kind.__mro__
@@ -119,13 +119,13 @@ def _is_changing_class(kind: type) -> bool:
 
 
 def _is_cached_property(member: object) -> bool:
-    # Known by the name: Django and Werkzeug have one of their own.
+    # Recognised by name: Django and Werkzeug have their own.
     return any(cls.__name__ == "cached_property" for cls in type(member).__mro__)
 
 
 @lru_cache(maxsize=256)
 def _has_slots(kind: type) -> bool:
-    """True if a class of Python has slots, whose contents can be replaced."""
+    """True if a Python class has slots, whose contents can be replaced."""
     return any(
         base.__dict__.get("__slots__", ()) and base not in _unchanging() for base in kind.__mro__
     )
@@ -133,7 +133,7 @@ def _has_slots(kind: type) -> bool:
 
 @cache
 def _unchanging() -> tuple[type, ...]:
-    # Imported here, so that importing the library loads neither.
+    # Imported here, so that importing the library does not load these modules.
     from decimal import Decimal
     from uuid import UUID
 

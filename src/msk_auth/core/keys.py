@@ -1,27 +1,27 @@
-"""A key: its format, and what the store holds in its place.
+"""The format of a key, and the digest that the store keeps.
 
 ::
 
     msk_<id: 12 base62>_<secret: 32 base62><checksum: 6 base62>
 
-The id is public. The secret carries 190 bits. The checksum is the CRC-32 of everything before it,
+The id is public. The secret has 190 bits. The checksum is the CRC-32 of everything before it,
 so that a typing error, a truncated copy and most garbage are refused without a look-up in the store,
-and a scanner can distinguish a real key from a look-alike. It is no protection: it needs no secret.
+and a scanner can distinguish a real key from a look-alike. The checksum protects nothing: it needs no secret.
 
-The store holds a digest. An encoded digest names its scheme, so that schemes and peppers can change while old digests still
+The store keeps a digest. An encoded digest names its scheme, so that schemes and peppers can change while old digests still
 verify::
 
     sha256:<64 hex>                       no pepper configured
     hmac-sha256:<pepper id>:<64 hex>      with a pepper ring
     $argon2id$…                           imported keys of low entropy (`msk_auth.argon2`)
 
-Why no slow hash, when passwords need one: stretching makes up for secrets that can be guessed. A
+A slow hash, as for passwords, protects guessable secrets. A
 key's secret is 190 random bits; no attacker can try 2^190 candidates, at any cost per candidate, so a
-slow hash would only cost the server 100 ms on each request (OWASP ASVS 5.0, 6.5.2, asks for it
-below 112 bits only). The pepper protects against an attacker who can write to the database and plants
-the digest of a key of their own.
+slow hash would only cost the server 100 ms on each request (OWASP ASVS 5.0, 6.5.2, requires it
+only below 112 bits). The pepper protects against an attacker who can write to the database and plants
+the digest of their own key.
 
-The digest covers the whole key, id included: a digest copied to another row verifies nothing there.
+The digest covers the whole key, including the id: a digest copied to another row verifies nothing there.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _PREFIX = re.compile(r"[a-z][a-z0-9]{1,15}")
 class KeyValue:
     """The value of a key in memory. `str`, `repr` and formatting give the mask, never the value.
 
-    It cannot be pickled or serialized to JSON by accident; only :meth:`reveal` returns the value.
+    The object cannot be pickled or serialized to JSON by accident; only :meth:`reveal` returns the value.
 
     Attributes:
         id: The public part.
-        mask: What may be shown and logged, such as `msk_AAAAAAAAAAAA_…`.
+        mask: The text for lists and logs, such as `msk_AAAAAAAAAAAA_…`.
     """
 
     __slots__ = ("_value", "id", "mask")
@@ -66,7 +66,7 @@ class KeyValue:
         self.mask: str = mask
 
     def reveal(self) -> str:
-        """The value itself. Its one proper use is the single response that shows a new key."""
+        """The value itself, only for the response that shows a new key."""
         return self._value
 
     def __repr__(self) -> str:
@@ -85,16 +85,16 @@ class KeyValue:
 
 
 class KeyFormat:
-    """Makes keys of one prefix and reads them, and those of older prefixes.
+    """Makes keys with a prefix, and reads keys with this and older prefixes.
 
     Args:
-        prefix: What the application's keys begin with: 2 to 16 characters, lower-case letters and
+        prefix: The prefix of new keys: 2 to 16 characters, lower-case letters and
             digits, a letter first.
-        older_prefixes: What keys began with before. Such keys are still accepted, and no new ones
-            are made. Keys with any other prefix are malformed.
+        older_prefixes: Prefixes of older keys, which are still accepted. Keys with any other
+            prefix are malformed.
 
     Raises:
-        ConfigurationError: A prefix has another form, looks like the beginning of a JWT, or occurs twice.
+        ConfigurationError: A prefix is malformed, looks like the beginning of a JWT, or occurs twice.
     """
 
     __slots__ = ("_claimed", "_pattern", "older_prefixes", "prefix")
@@ -113,7 +113,7 @@ class KeyFormat:
         return f"KeyFormat({self.prefix!r}{older})"
 
     def generate(self) -> KeyValue:
-        """A fresh key from the operating system's random source, without modulo bias."""
+        """A new key from the operating system's random source, without modulo bias."""
         key_id = _random(ID_LENGTH)
         body = f"{self.prefix}_{key_id}_{_random(SECRET_LENGTH)}"
         return KeyValue(body + checksum(body), key_id=key_id, mask=self.mask(key_id))
@@ -126,19 +126,19 @@ class KeyFormat:
         """Read a presented key.
 
         Raises:
-            CredentialRefused: The form or the checksum is wrong.
+            CredentialRefused: The format or the checksum is wrong.
         """
         match = self._pattern.fullmatch(token)
-        # There is one spelling of each checksum: six base62 digits can also spell numbers beyond 32 bits, which no checksum
+        # Each checksum has one spelling: six base62 digits can also spell numbers beyond 32 bits, which no checksum
         # equals.
         if match is None or checksum(token[:-CHECKSUM_LENGTH]) != token[-CHECKSUM_LENGTH:]:
             raise CredentialRefused("key_malformed")
         return KeyValue(token, key_id=match[2], mask=f"{match[1]}_{match[2]}_…")
 
     def mask(self, key_id: str) -> str:
-        """The part of a key that may be shown. Not its last characters: they are a function of the secret.
+        """The public part of a key, without its last characters, which are a function of the secret.
 
-        It begins with the prefix of new keys, because an id does not contain the prefix of its key.
+        The mask begins with the prefix of new keys, because an id does not contain the prefix of its key.
         """
         return f"{self.prefix}_{key_id}_…"
 
@@ -161,7 +161,7 @@ def _checked_prefixes(prefix: str, older_prefixes: Sequence[str]) -> tuple[str, 
                 " a letter first, such as 'msk'."
             )
         if each.startswith("eyj"):
-            # '{"' is 'eyJ' in base64, by which people and scanners recognize a JWT.
+            # '{"' is 'eyJ' in base64: people and scanners recognize a JWT by this prefix.
             raise ConfigurationError(
                 f"The key prefix {each!r} looks like the beginning of a JWT. Choose one that does not"
                 " begin with 'eyj', such as 'msk'."
@@ -181,24 +181,24 @@ def _random(length: int) -> str:
 
 _DOMAIN = b"msk_auth/api-key/v1\x00"
 _PEPPER_ID = re.compile(r"[0-9A-Za-z._-]{1,32}")
-# Hashed with, in place of a pepper that is not in the ring; a digest that it makes is not accepted.
+# Used for hashing in place of a pepper that is not in the ring; the resulting digest is never accepted.
 _NO_PEPPER = bytes(32)
 
 
 class PepperRing:
-    """Secrets of the application that go into every digest, each under an id.
+    """Secrets of the application that are part of every digest, each with an id.
 
-    To rotate: add a new pepper, make it current, keep the old ones until no digest names them any
-    more (digests move to the current pepper as their keys are used).
+    To rotate: add a new pepper, make it current, and keep the old peppers until no digest names them
+    (digests move to the current pepper when their keys are used).
 
     Args:
-        peppers: From id (1 to 32 of `0-9A-Za-z._-`) to 32 to 127 random bytes; published examples,
+        peppers: Maps ids (1 to 32 of `0-9A-Za-z._-`) to 32 to 127 random bytes; published examples,
             patterns and public keys are refused.
         current: The id used for new digests.
 
     Raises:
-        ConfigurationError: A pepper is too weak, an id has another form, or `current` is not among
-            them.
+        ConfigurationError: A pepper is too weak, an id is malformed, or `current` is not in the
+            ring.
     """
 
     __slots__ = ("_peppers", "current")
@@ -232,7 +232,7 @@ class PepperRing:
 
 
 class SlowDigest(Protocol):
-    """A deliberately slow scheme for imported keys; verified off the event loop. See `msk_auth.argon2`.
+    """A deliberately slow scheme for imported keys, verified in a thread. See `msk_auth.argon2`.
 
     A client that presents the id of such a key learns from the response time that the key exists. Hiding this would make
     every unknown id as expensive, and any client could then exhaust the server.
@@ -251,11 +251,11 @@ class KeyHasher:
     """Makes and compares digests.
 
     Args:
-        peppers: With a ring, new digests are HMAC-SHA256 under its current pepper; without,
+        peppers: With a ring, new digests are HMAC-SHA256 under its current pepper; without a ring,
             SHA-256.
-        slow: A scheme for imported keys, if there are any.
-        accept_unpeppered: Whether plain SHA-256 digests verify although there is a ring. True lets existing keys move to
-            the pepper as they are used. Set it to False once they have: a planted SHA-256 digest then verifies no key.
+        slow: A scheme for imported keys, if any.
+        accept_unpeppered: True accepts plain SHA-256 digests although there is a ring, so that existing keys move to
+            the pepper when they are used. Set it to False afterwards: a planted SHA-256 digest then verifies no key.
 
     Attributes:
         peppers: The ring; None without one.
@@ -273,7 +273,7 @@ class KeyHasher:
     ) -> None:
         self.peppers: PepperRing | None = peppers
         self._slow = slow
-        # By scheme: what stands in front of the last colon of a digest.
+        # By scheme: the part of a digest before its last colon.
         self._current = "sha256"
         self._hmac_keys: dict[str, bytes] = {}
         if peppers is not None:
@@ -282,7 +282,7 @@ class KeyHasher:
         self._accepted = set(self._hmac_keys)
         if accept_unpeppered or peppers is None:
             self._accepted.add("sha256")
-        # A digest that no key has, of the scheme that most records have: its verification takes as long as that of a wrong secret.
+        # A digest that no key has, of the current scheme: verifying it takes as long as verifying a wrong secret.
         self.decoy: str = self.digest("")
 
     def digest(self, key: str) -> str:
@@ -297,12 +297,12 @@ class KeyHasher:
         scheme, _, expected = encoded.rpartition(":")
         computed = _sha256(key)
         if self.peppers is not None:
-            # Both hashes for every record, and for a retired pepper or an unknown scheme too: the response time must not
-            # reveal that there is a record of another scheme than the decoy's.
+            # Both hashes for every record, even with a retired pepper or an unknown scheme: the response time must not
+            # reveal that a record has another scheme than the decoy.
             peppered = _hmac(self._hmac_keys.get(scheme, _NO_PEPPER), key)
             if scheme != "sha256":
                 computed = peppered
-        # Bytes, because compare_digest refuses text beyond ASCII, and the stored text may be any.
+        # Bytes, because compare_digest refuses text beyond ASCII, and the stored text is arbitrary.
         matches = hmac.compare_digest(computed.encode(), expected.encode(errors="replace"))
         return matches and scheme in self._accepted
 
@@ -311,9 +311,9 @@ class KeyHasher:
         return self._slow is not None and self._slow.recognises(encoded)
 
     def needs_rehash(self, encoded: str) -> bool:
-        """True if a digest that just verified should be replaced by :meth:`digest` of the same key.
+        """True if a verified digest should be replaced by :meth:`digest` of the same key.
 
-        Slow digests are kept: their keys may have too little entropy for a fast digest.
+        Slow digests stay: their keys may have too little entropy for a fast digest.
         """
         return encoded.rpartition(":")[0] != self._current and not self.is_slow(encoded)
 
@@ -323,7 +323,7 @@ def _sha256(key: str) -> str:
 
 
 def _hmac_key(pepper: bytes) -> bytes:
-    # HMAC hashes a long key down itself, each time (RFC 2104, section 2): a record of a long pepper would take longer.
+    # HMAC would hash a long key each time (RFC 2104, section 2): a record with a long pepper would take longer.
     return pepper if len(pepper) <= 64 else hashlib.sha256(pepper).digest()
 
 

@@ -1,8 +1,8 @@
-"""The logins that an application has already: its functions turn a credential, or a request, into a `Login`.
+"""The application's existing logins: its functions turn a credential, or a request, into a `Login`.
 
-A function returns None for a credential that is not its own, and the next one is asked. The first `Login` counts: it is a
-person's, since the application wrote the function. A `Problem` that a function raises is the answer. Any other exception, and
-any other result, is a refusal with 503: the library cannot know what it means for the credential.
+A function returns None for a credential that is not its own, and the next function is called. The first `Login` counts as a
+person's, since the application wrote the function. A `Problem` that a function raises is the answer. Any other exception or
+result is a refusal with 503: the library cannot know its meaning.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _AHEAD: Final = timedelta(minutes=1)
 
 
 class OpaqueToken:
-    """A bearer credential that is neither an API key nor a JWT of an issuer: one for the application's functions.
+    """A bearer credential for the application's functions: neither an API key nor a JWT of an issuer.
 
     Args:
-        credential: As it was sent. No text of this object shows it.
+        credential: The credential as sent. No text of this object contains it.
     """
 
     __slots__ = ("_credential",)
@@ -40,12 +40,12 @@ class OpaqueToken:
 
 
 class RequestLogins(NamedTuple):
-    """What may find a login elsewhere in a request than in its header.
+    """Functions that may find a login outside of the request's header.
 
     Attributes:
-        functions: The application's.
-        request: What they take.
-        is_foreign: Whether another site may have made a browser send the request, so that its login does not count.
+        functions: The application's functions.
+        request: Their argument.
+        is_foreign: True if another site may have made a browser send the request, so that its login does not count.
     """
 
     functions: Sequence[Callable[[Any], object]]
@@ -53,14 +53,14 @@ class RequestLogins(NamedTuple):
     is_foreign: bool = False
 
     def __repr__(self) -> str:
-        # The request has the credential.
+        # The request would show the credential.
         return f"<RequestLogins {', '.join(map(name_of, self.functions))}>"
 
 
 class LoginFailed(MskAuthError):
-    """A function of `logins` raised something unexpected. It becomes a :class:`~msk_auth.errors.StoreUnavailable`.
+    """A function of `logins` raised an unexpected exception, which becomes a :class:`~msk_auth.errors.StoreUnavailable`.
 
-    The message has neither the message nor the traceback of the error: both may quote the credential.
+    The message omits the exception's message and traceback: both may quote the credential.
     """
 
     def __init__(self, name: str, error: Exception) -> None:
@@ -71,31 +71,31 @@ class LoginFailed(MskAuthError):
 
 
 class NotALogin(ConfigurationError):
-    """A function of `logins` returned something else than a `Login` or None, or one that cannot be right."""
+    """A function of `logins` returned something other than a `Login` or None, or a `Login` in the future."""
 
 
 def name_of(function: object) -> str:
-    """What to call a function in an error."""
+    """The name of a function in an error."""
     name: str = getattr(function, "__qualname__", type(function).__qualname__)
     return name
 
 
 def verified_login(name: str, answer: object, now: datetime) -> VerifiedToken:
-    """What the answer of a function stands for.
+    """The verified login that a function returned.
 
     Args:
-        name: What to call the function in an error.
-        answer: What it returned, other than None.
-        now: The moment.
+        name: The function's name in an error.
+        answer: Its result, other than None.
+        now: The current time.
 
     Raises:
         CredentialRefused: The login has ended.
-        NotALogin: The answer is of the wrong type, or lies in the future.
+        NotALogin: The result has the wrong type, or is in the future.
     """
     kind = type(answer).__qualname__
     if not isinstance(answer, Login):
         if isinstance(answer, Coroutine):
-            # Of a function that has to be awaited, under an authenticator that blocks.
+            # The function is `async`, and the authenticator blocks.
             answer.close()
         raise NotALogin(
             f"the login function {name} returned {kind}. Let it return Login(…), or None for a"
@@ -104,7 +104,7 @@ def verified_login(name: str, answer: object, now: datetime) -> VerifiedToken:
     if answer.valid_until is not None and now >= answer.valid_until:
         raise CredentialRefused("token_expired")
     if answer.authenticated_at is not None and answer.authenticated_at > now + _AHEAD:
-        # The end of a token, or local time taken for UTC: as an age it would pass every max_age.
+        # An expiry, or local time taken for UTC: with it, the login would pass every max_age.
         raise NotALogin(
             f"the login function {name} returned a login of the future. authenticated_at is the moment at which the"
             " person logged in, with its time zone. Leave it out if it is not known."
@@ -114,7 +114,7 @@ def verified_login(name: str, answer: object, now: datetime) -> VerifiedToken:
         expires_at=answer.valid_until,
         authenticated_at=answer.authenticated_at,
         session_id=answer.session_id,
-        # It belongs to a session if it names one.
+        # The login belongs to a session if it names one.
         has_session=answer.session_id is not None,
         interactive=answer.interactive is True,
     )

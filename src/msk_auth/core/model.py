@@ -1,4 +1,4 @@
-"""The nouns: an API key's record, its owner, a login session, and the principal that a request acts as."""
+"""The data classes: an API key's record, its owner, a login session, and the principal of a request."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class CredentialKind(Enum):
     """How a principal was authenticated."""
 
     INTERACTIVE = "interactive"
-    """A person logged in and holds a JWT of that login."""
+    """A person logged in, and the credential belongs to that login."""
     API_KEY = "api_key"
-    """An API key was presented."""
+    """The credential is an API key."""
     TOKEN = "token"
-    """A genuine JWT that is no person's login by the application's rules."""
+    """A genuine token that is not a person's login."""
 
 
 class KeyStatus(Enum):
-    """The state of a key at a moment. Revoked is final; expired is derived from the time."""
+    """The state of a key at a given time. Revoked is final; expired follows from the time."""
 
     ACTIVE = "active"
     REVOKED = "revoked"
@@ -37,28 +37,28 @@ class KeyStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The record of one API key. It holds a digest and never the value.
+    """The record of an API key. It contains a digest and never the value.
 
     Attributes:
         id: The public part of the key: primary key, log handle, URL segment.
-        name: The owner's label for it.
-        owner_id: Whose permissions it inherits.
+        name: The owner's name for the key.
+        owner_id: The owner, whose permissions the key has.
         digest: The encoded digest of the whole key, naming its scheme.
-        scopes: What the key may do at most; None means all that the owner may, empty means nothing.
-        created_at: When it was made.
-        expires_at: The first moment at which it is refused; None means it does not expire.
-        last_used_at: When it was last accepted, to the nearest flush (about a minute); None means
+        scopes: The permissions that limit the key; None means all permissions of the owner, empty means none.
+        created_at: The time of creation.
+        expires_at: The time from which the key is refused; None means that it does not expire.
+        last_used_at: The time of the last accepted use, to the nearest flush (about a minute); None means
             never.
-        revoked_at: When it was revoked; set once and never cleared.
+        revoked_at: The time of the revocation; set once and never cleared.
         replaced_by: The id of the successor made by a rotation.
-        deleted_at: When the owner took it off the list. A deleted key is always revoked as well.
-        description: What the owner wrote about it; None means nothing.
-        labels: What it can be searched by, such as `env:prod`.
-        networks: Where it works from, each in CIDR notation, such as `203.0.113.0/24`; None means everywhere.
-        announced_days: How many days before its end :class:`~msk_auth.KeyExpiry` announced it last: 30, 7 or 1; None means not
-            yet. A key that is made to last no longer than one of these begins with that.
-        resources: What it reaches of the owner's, each as a kind and an id, such as `task:42`; None means everything, empty
-            means nothing. It is set when the key is made, and stays.
+        deleted_at: The time when the owner deleted the key. A deleted key is always revoked as well.
+        description: The owner's description; None means none.
+        labels: Labels for searching, such as `env:prod`.
+        networks: The networks from which the key works, in CIDR notation, such as `203.0.113.0/24`; None means everywhere.
+        announced_days: The last announcement by :class:`~msk_auth.KeyExpiry`, in days before the end: 30, 7 or 1; None means
+            none yet. A key whose lifetime is at most one of these begins with that value.
+        resources: The owner's resources that the key reaches, each as a kind and an id, such as `task:42`; None means all,
+            empty means none. Set at creation and never changed.
     """
 
     id: str
@@ -87,14 +87,14 @@ class ApiKey:
         return KeyStatus.ACTIVE
 
     def document(self) -> dict[str, Any]:
-        """What an application shows of it, as JSON: times of RFC 3339 in UTC, sets as sorted lists. Without the digest.
+        """The record as JSON, without the digest: times of RFC 3339 in UTC, sets as sorted lists.
 
-        The key routes answer this, with a `mask` (:meth:`~msk_auth.KeyFormat.mask`) and a :meth:`status`.
+        The key routes return this, with a `mask` (:meth:`~msk_auth.KeyFormat.mask`) and a :meth:`status`.
         """
         return fields.shown(self)
 
     def details(self) -> dict[str, Any]:
-        """What the creator of the key has chosen, as :meth:`document` has it: its name, and what is not the default."""
+        """The values that the key's creator chose, in the form of :meth:`document`: the name, and values other than the default."""
         return fields.set_by_people(self)
 
     @staticmethod
@@ -105,23 +105,23 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Owner(Generic[UserT]):
-    """The application's user, as far as this library needs it, read anew for each verification.
+    """The parts of the application's user that this library needs, read again for each verification.
 
-    Under a lease one owner serves many requests, so it must be immutable: `permissions` are frozen, and a `user` that can
-    change is refused (see :func:`~msk_auth.immutable`).
+    Under a lease many requests share an owner, so it must be immutable: `permissions` are frozen, and a mutable
+    `user` is refused (see :func:`~msk_auth.immutable`).
 
     Attributes:
         id: The value of `ApiKey.owner_id` and of a JWT's `sub`, which may be another spelling of the same UUID.
         permissions: Everything the user may do now, from any iterable of strings.
-        user: The application's own object, which request handlers get with its type.
+        user: The application's own object, which request handlers get, with its type.
         disabled: True refuses every key and login of this user.
         since: When this user was created, with a time zone. An older key or login belongs to a predecessor with the same
             id and is refused. A login without `authenticated_at` is of unknown age and passes. None means that your
             application never reuses an id.
 
     Raises:
-        ConfigurationError: `id` is no string; `permissions` is one string, or contains something other than strings; `since` has
-            no time zone.
+        ConfigurationError: `id` is not a string; `permissions` is one string, or contains something other than strings; `since`
+            has no time zone.
     """
 
     id: str
@@ -130,7 +130,7 @@ class Owner(Generic[UserT]):
     disabled: bool = False
     since: datetime | None = None
 
-    # Written out for the sake of one type: what is taken is any iterable, and what is kept a frozen set.
+    # Written by hand, because the argument is any iterable and the attribute a frozen set.
     def __init__(
         self,
         id: str,  # noqa: A002 - the name of the attribute
@@ -159,14 +159,14 @@ class Owner(Generic[UserT]):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An interactive login as the application remembers it, found by a JWT's `sid`.
+    """The application's record of an interactive login, found by a JWT's `sid`.
 
     Attributes:
         id: The `sid`.
-        owner_id: Who logged in.
-        expires_at: The first moment at which it is over, by absolute or idle time; None means by
-            the JWT alone.
-        ended_at: When it was ended by logging out or by an administrator.
+        owner_id: The owner who logged in.
+        expires_at: The time when the session ends, by absolute or idle time; None means that only
+            the JWT expires.
+        ended_at: The time when the person logged out, or an administrator ended the session.
     """
 
     id: str
@@ -177,20 +177,20 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A login of the application's own: what a function of `logins` makes of a credential or a request.
+    """The application's own login, returned by a function of `logins` for a credential or a request.
 
     Attributes:
-        owner_id: Who logged in: the id that `find_owner` takes.
-        authenticated_at: When the person logged in, with a time zone. None if that is not known: the login then fails
+        owner_id: The owner who logged in: the id that `find_owner` takes.
+        authenticated_at: The time when the person logged in, with a time zone. None if it is unknown: the login then fails
             every `max_age`, and is not compared with `Owner.since`.
-        session_id: The session that it belongs to, if it has a name. With `find_session` it is looked up for each
+        session_id: The login's session, if it has an id. With `find_session` the session is looked up for each
             verification.
-        valid_until: The first moment at which it is refused, with a time zone. Under a lease the login may be reused until
-            then. None: it is verified anew for each request.
-        interactive: Whether it is a person's. Anything but True makes it a machine's, which `require_interactive` refuses.
+        valid_until: The time from which the login is refused, with a time zone. Under a lease the login may be reused until
+            then. None: the login is verified for each request.
+        interactive: True for a person's login. Any other value makes it a machine's, which `require_interactive` refuses.
 
     Raises:
-        ConfigurationError: An id is no text, or a time has no time zone.
+        ConfigurationError: An id is not a string, or a time has no time zone.
     """
 
     owner_id: str
@@ -222,15 +222,15 @@ class Login:
 
     @classmethod
     def from_claims(cls, claims: Mapping[str, Any], *, subject: str = "sub") -> Login | None:
-        """The login that the claims of a JWT describe, by their registered names; None if `sub` names no user.
+        """The login in the claims of a JWT, by their registered names; None if `sub` names no user.
 
-        `sub` is the owner, `exp` the end, `auth_time` when the person logged in, and `sid` the session. Nothing else is read:
-        a token that was renewed has an `iat` of its own.
+        `sub` is the owner, `exp` the end, `auth_time` the time of the login, and `sid` the session. `iat` is not read,
+        because it changes with each renewal.
 
         Args:
-            claims: Of a token whose signature the application has verified, and of which it knows that it is an access token:
-                another one that is signed with the same key, such as that of a link in an email, is no login.
-            subject: The claim that has the owner's id, where `sub` has something else, such as an email address.
+            claims: The claims of a verified access token. Other tokens that are signed with the same key, such as one in an
+                emailed link, are not logins.
+            subject: The claim with the owner's id, if `sub` has another value, such as an email address.
         """
         owner_id, session_id = claims.get(subject), claims.get("sid")
         if type(owner_id) is int:
@@ -246,14 +246,14 @@ class Login:
 
 
 def is_same_id(one: str, other: str) -> bool:
-    """Whether two texts are one id: equal, or spellings of one UUID, with or without hyphens and capitals (RFC 9562, section 4)."""
+    """True if two texts are equal, or spellings of the same UUID, with or without hyphens and capitals (RFC 9562, section 4)."""
     return one == other or (
         (digits := _digits_of_uuid(one)) is not None and digits == _digits_of_uuid(other)
     )
 
 
 def spellings(owner_id: str) -> list[str]:
-    """The texts under which a store may have this id: itself, and of a UUID those of databases and of backups."""
+    """The texts under which a store may have this id: itself, and for a UUID the spellings of databases and backups."""
     digits = _digits_of_uuid(owner_id)
     if digits is None:
         return [owner_id]
@@ -283,13 +283,13 @@ def _moment(seconds: object) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class ExternalIdentity:
-    """Who a token of another issuer stands for. A subject is unique within its issuer only (RFC 7519, section 4.1.2).
+    """The identity in another issuer's token. A subject is unique only within its issuer (RFC 7519, section 4.1.2).
 
     Attributes:
-        issuer: `iss`, as the token has it.
-        subject: `sub`: never given to another person by the same issuer.
-        claims: All claims of the token, read-only throughout: a JSON array is a tuple. None but `issuer` and `subject`
-            identify a person; an e-mail address does not.
+        issuer: The token's `iss`.
+        subject: The token's `sub`: an issuer never gives it to another person.
+        claims: All claims of the token, read-only throughout: a JSON array is a tuple. Only `issuer` and `subject`
+            identify a person; an email address does not.
     """
 
     issuer: str
@@ -299,31 +299,31 @@ class ExternalIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Principal(Generic[UserT]):
-    """Who a request acts as, and how that is known.
+    """The authenticated caller of a request.
 
     Attributes:
-        owner: The user, as resolved for this request.
-        kind: How the user was authenticated.
-        permissions: What this request may do: the owner's permissions now, cut down to the key's
-            scopes, or to what the token of another issuer was granted.
-        authenticated_at: For a login the moment at which the person logged in (`auth_time`), which
-            renewing does not move; for a key the moment of this verification. None if the issuer of
-            a login does not state it: the login then fails every `max_age`, and nothing else. For the reference of a login
-            the moment at which the reference was made.
-        key_id: The key that was presented, if it was one.
-        session_id: The login session (`sid`), if there is one; None for a token whose profile has no
+        owner: The user, as read for this request.
+        kind: The kind of the credential.
+        permissions: The permissions of this request: the owner's current permissions, limited to the key's
+            scopes, or to the grants of another issuer's token.
+        authenticated_at: For a login the time when the person logged in (`auth_time`), which
+            renewing does not change; for a key the time of this verification. None if the issuer of
+            a login does not state it: the login then fails every `max_age`, and passes all other guards. For a login's reference
+            the time when the reference was made.
+        key_id: The id of the presented key; None for other credentials.
+        session_id: The login session (`sid`), if any; None for a token whose profile has no
             sessions.
-        expires_at: When the credential itself ends, as of this verification; None means that it
-            does not. For the reference of a login the end of the reference.
-        identity: Who the token of another issuer stands for; None for a key and for a token of this
+        expires_at: The end of the credential itself, as of this verification; None means that it
+            does not end. For a login's reference the end of the reference.
+        identity: The identity in another issuer's token; None for a key and for a token of this
             application.
-        scopes: The key's own scopes, or what the token of another issuer was granted, where the application says which claim
-            grants: it passes no guard that names no permission, other than `require_interactive`. None where the owner's
-            permissions decide alone. By a reference, what the principal had when the reference was made.
-        resumed: Whether it acts by a reference, after the request that presented the credential. It is never interactive.
-        networks: Where the key works from; None for a login, and for a key that works from everywhere.
-        address: Where a key with networks was presented from; None for others.
-        resources: What the key reaches; None for a login, and for a key that reaches everything of its owner.
+        scopes: The key's scopes, or the grants of another issuer's token, if the application names a claim that
+            grants. Such a principal passes only guards that name a permission, and `require_interactive`. None if only the owner's
+            permissions decide. For a reference, the value when the reference was made.
+        resumed: True if the principal was resumed from a reference. Such a principal is never interactive.
+        networks: The networks from which the key works; None for a login, and for a key that works from everywhere.
+        address: The address from which a key with networks was presented; None for other credentials.
+        resources: The resources that the key reaches; None for a login, and for a key that reaches all of its owner's.
     """
 
     owner: Owner[UserT]
@@ -346,9 +346,9 @@ class Principal(Generic[UserT]):
         return self.owner.user
 
     def reaches(self, resource: str) -> bool:
-        """Whether the credential reaches a resource, such as `task:42`. Who owns it is for the application to check.
+        """True if the credential reaches a resource, such as `task:42`. The application must check the resource's owner.
 
-        A list shows what a key reaches::
+        A list of the resources that a key reaches::
 
             tasks = [task for task in await tasks_of(principal.owner.id) if principal.reaches(f"task:{task.id}")]
         """
@@ -356,7 +356,7 @@ class Principal(Generic[UserT]):
 
     @property
     def is_interactive(self) -> bool:
-        """True if a person logged in; `require_interactive` demands this."""
+        """True if a person logged in; `require_interactive` requires this."""
         return self.kind is CredentialKind.INTERACTIVE
 
 
@@ -369,17 +369,17 @@ def local_principal(
 
         person = local_principal(owner, at=datetime.now(UTC), interactive=True)
         created = authenticator.create_key(person, name="CI")
-        print(created.value.reveal())  # it is shown here and nowhere else
+        print(created.value.reveal())  # the only time that the value is shown
 
-    Nothing was verified. It has all permissions of the owner, even of a disabled one. Never make one of the contents of a
-    request, nor in a worker or a scheduled task for what a request has queued: that is what
-    :meth:`Authenticator.reference` and :meth:`Authenticator.resume` are for.
+    Nothing is verified. The principal has all permissions of the owner, even of a disabled owner. Never make one from the
+    contents of a request, nor in a worker or a scheduled task for queued work: use
+    :meth:`Authenticator.reference` and :meth:`Authenticator.resume`.
 
     Args:
-        owner: On whose behalf the command acts.
+        owner: The owner for whom the command acts.
         at: Now.
-        interactive: Whether the command may do what only a person may. Creating, changing and ending keys needs it;
-            without it the principal reads keys and acts with the owner's permissions.
+        interactive: True if the command may do everything that a person may. Creating, changing and ending keys needs True;
+            otherwise the principal reads keys and acts with the owner's permissions.
     """
     kind = CredentialKind.INTERACTIVE if interactive is True else CredentialKind.TOKEN
     return Principal(owner, kind, owner.permissions, at)
@@ -390,10 +390,10 @@ class KeyLimits:
     """Limits for new keys.
 
     Attributes:
-        max_active: How many active keys one owner may have; None means any number.
-        default_lifetime: The lifetime of a key that is created without one, cut down to `max_lifetime`;
-            None means `max_lifetime`, and without one that the key does not expire.
-        max_lifetime: The longest lifetime of a new key; None means any, and also none.
+        max_active: The number of active keys that an owner may have; None means any number.
+        default_lifetime: The lifetime of a key that is created without a lifetime, limited to `max_lifetime`;
+            None means `max_lifetime`, or without a maximum that the key does not expire.
+        max_lifetime: The longest lifetime of a new key; None means that keys may live forever.
     """
 
     max_active: int | None = None
@@ -403,14 +403,14 @@ class KeyLimits:
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """Which of an owner's keys to list, newest first. Deleted keys are never listed.
+    """A query for an owner's keys, newest first. Deleted keys are never listed.
 
     Attributes:
-        owner_id: Whose keys.
-        now: The moment for which `status` is meant.
+        owner_id: The keys' owner.
+        now: The time at which `status` is computed.
         status: Only keys in this state; None means all.
-        after: Where the previous page ended, as `(created_at, id)`; None means from the start.
-        limit: How many at most.
+        after: The end of the previous page, as `(created_at, id)`; None means from the start.
+        limit: The maximum number of keys.
         label: Only keys with this label; None means all.
     """
 
@@ -424,14 +424,14 @@ class KeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """Which keys an administrator lists. A key has to meet all that is given; by default every key does.
+    """A filter for an administrator's list. A key must match all given fields; the default matches every key.
 
     Attributes:
         owner_id: Keys of this owner.
         status: Keys in this state.
         created_before: Keys that are older.
-        unused_since: Keys that were not used at this moment or later, also those that never were.
-        expires_before: Keys that expire earlier. A key that does not expire never matches.
+        unused_since: Keys that were not used at this time or later, including unused keys.
+        expires_before: Keys that expire earlier. A key without an expiry never matches.
         label: Keys with this label.
     """
 
@@ -443,7 +443,7 @@ class KeyFilter:
     label: str | None = None
 
     def matches(self, record: ApiKey, now: datetime) -> bool:
-        """True if the key, at `now`, is one of them."""
+        """True if the key matches at `now`."""
         used_at, ends_at = record.last_used_at, record.expires_at
         return (
             (self.owner_id is None or is_same_id(record.owner_id, self.owner_id))
@@ -460,14 +460,14 @@ class KeyFilter:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryQuery:
-    """Which keys that end soon to list, of all owners, the first to end first. Revoked and replaced keys are never listed.
+    """A query for expiring keys of all owners, sorted by expiry. Revoked and replaced keys are never listed.
 
     Attributes:
         now: Only keys that end later.
         before: Only keys that end earlier.
         announced_days: Only keys with this value, which may be None.
-        after: Where the previous page ended, as `(expires_at, id)`; None means from the start.
-        limit: How many at most.
+        after: The end of the previous page, as `(expires_at, id)`; None means from the start.
+        limit: The maximum number of keys.
     """
 
     now: datetime
@@ -479,10 +479,10 @@ class ExpiryQuery:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """One page of a listing.
+    """A page of a listing.
 
     Attributes:
-        items: The keys, newest first; those of :class:`KeyExpiry` the first to end first.
+        items: The keys, newest first; from :class:`KeyExpiry` sorted by expiry.
         next_cursor: The `cursor` for the next page; None on the last page.
     """
 
@@ -491,14 +491,14 @@ class KeyPage:
 
 
 def freeze_permissions(given: Iterable[str], name: str) -> frozenset[str]:
-    """A frozen set of permissions or scopes, made of any iterable.
+    """A frozen set of permissions or scopes from any iterable.
 
     Args:
         given: The permissions.
-        name: What to call them in an error.
+        name: Their name in an error.
 
     Raises:
-        ConfigurationError: They are one string, a mapping, or contain something other than strings.
+        ConfigurationError: `given` is one string, a mapping, or contains something other than strings.
     """
     kind = type(given)
     if kind is not frozenset:
@@ -508,7 +508,7 @@ def freeze_permissions(given: Iterable[str], name: str) -> frozenset[str]:
                 f"{name} is one string and must be a set of strings. Write {name}={{{given!r}}}."
             )
         if isinstance(given, Mapping):
-            # {"tasks:write": False} would grant what it means to deny.
+            # {"tasks:write": False} would grant the permission.
             raise ConfigurationError(
                 f"{name} is a mapping and must be a set of strings. Write the keys that are granted."
             )
@@ -522,5 +522,5 @@ def freeze_permissions(given: Iterable[str], name: str) -> frozenset[str]:
 
 
 def revoked(record: ApiKey, *, at: datetime) -> ApiKey:
-    """The record after revoking it at `at`; unchanged if it is revoked already (the state is final)."""
+    """The record after revoking it at `at`; unchanged if it is already revoked (the state is final)."""
     return record if record.revoked_at is not None else replace(record, revoked_at=at)

@@ -1,4 +1,4 @@
-"""Who may do what: an operation's policy and the one check of a principal against it.
+"""An operation's policy, and the check of a principal against it.
 
 Three sets name the kinds of credential that pass as interactive, as a login, and as a key. All others are denied.
 """
@@ -43,29 +43,29 @@ _NO_PARAMETERS: Final[Mapping[str, object]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an operation demands of its caller; `Policy()` demands to be authenticated at all.
+    """The requirements of an operation; `Policy()` requires only that the caller is authenticated.
 
-    A key with scopes of its own passes only where a permission is named, or `any_credential`: what an operation without a
-    permission does is for its owner to say, and the application may look at nothing but the user (G4). So does a token of
-    another issuer that has grants; a person's passes as well where an interactive login is demanded.
+    A scoped key passes only if the policy names a permission, or has `any_credential`: scopes cannot cover an operation without
+    a permission, and the application may check only the user (G4). The same is true for another issuer's token with grants;
+    a person's also passes if the policy requires an interactive login.
 
-    A key with resources of its own passes only where the operation says how it reaches resources: it names the one that it is
-    about (`resource`), looks at `Principal.reaches` itself (`any_resource`), or takes any credential.
+    A key with resources passes only if the policy names the operation's resource (`resource`), or the operation
+    calls `Principal.reaches` itself (`any_resource`), or with `any_credential`.
 
     Attributes:
-        permissions: All of these are needed.
-        interactive: Whether only an interactive login will do.
+        permissions: All of these are required.
+        interactive: True requires an interactive login.
         max_age: The greatest age of that login; None means any (RFC 9470).
-        any_credential: Whether every accepted credential will do, also a key with scopes of its own.
-        key: Whether only an API key will do.
-        resource: What a key with resources has to reach, with parameters of the path in braces: `task:{task_id}`.
-        any_resource: Whether a key with resources passes, whatever they are: what the operation does is limited to them by the
-            application, with `Principal.reaches`.
-        login: Whether any login will do, of a person or with another token, and no API key.
-        is_bare: Whether it demands to be authenticated, and says nothing about which keys may pass. It follows from the others.
+        any_credential: True accepts every credential, even a scoped key.
+        key: True requires an API key.
+        resource: The resource that a key with resources must reach, with parameters of the path in braces: `task:{task_id}`.
+        any_resource: True accepts keys with any resources: the application limits the operation to them with
+            `Principal.reaches`.
+        login: True requires a login of a person or another token, and refuses API keys.
+        is_bare: True if the policy requires only authentication, and does not mention keys. Computed from the others.
 
     Raises:
-        ConfigurationError: A permission or the resource cannot be one; `resource` with `any_resource`, or one of them where no
+        ConfigurationError: A permission or the resource is malformed; `resource` with `any_resource`, or one of them if no
             key passes; `max_age` without `interactive`, or shorter than a second; `any_credential` with something else; two of
             `interactive`, `key` and `login`.
     """
@@ -88,7 +88,7 @@ class Policy:
         says_more = self.permissions or self.any_credential or any(demanded) or reaches
         object.__setattr__(self, "is_bare", not says_more)
         # `require("a b")` would make a permission that no owner has, so refuse it at start. And a challenge quotes the
-        # permission, where a quote in it would end the parameter.
+        # permission: a quote in it would end the parameter.
         for permission in self.permissions:
             if not is_permission(permission):
                 raise ConfigurationError(
@@ -125,7 +125,7 @@ class Policy:
             raise ConfigurationError("max_age must be at least one second.")
 
     def credentials_missing(self) -> CredentialsMissing:
-        """What to raise for a request without credentials: it says which kind would do, where not every kind does."""
+        """The refusal of a request without credentials. It names the required kind, if only one kind passes."""
         if self.interactive or self.login:
             return CredentialsMissing(
                 "This operation needs a login, and takes no API key. Log in, and send the login token in the header"
@@ -145,21 +145,21 @@ class Policy:
     ) -> None:
         """Let the principal pass, or raise.
 
-        The kind of credential comes before permissions: the holder of a key learns that no key is accepted here, not
-        which permission is missing. The age of a login comes last, so that a person is not sent to log in again in vain.
+        The kind of credential is checked before permissions: the holder of a key learns that the operation accepts no key, not
+        which permission is missing. The age of a login is checked last, so that nobody logs in again in vain.
 
         Args:
-            principal: As it was authenticated.
-            now: The moment.
+            principal: The authenticated principal.
+            now: The current time.
             path: The parameters of the request's path, for `resource`.
 
         Raises:
-            InteractiveRequired: Only an interactive login will do, or only a login.
-            Forbidden: Only an API key will do.
-            PermissionDenied: A permission is missing, or the credential has scopes of its own and none is named here; or it
-                has resources of its own, and does not reach this one, or none is named here.
-            LoginTooOld: The login is older than `max_age`, or its age is not known.
-            ConfigurationError: It is no principal, or `path` lacks a parameter of `resource`.
+            InteractiveRequired: The policy requires an interactive login, or a login.
+            Forbidden: The policy requires an API key.
+            PermissionDenied: A permission is missing, or the credential has scopes and the policy names no permission; or the
+                key has resources, and does not reach this resource, or the policy names none.
+            LoginTooOld: The login is older than `max_age`, or its age is unknown.
+            ConfigurationError: `principal` is not a principal, or `path` lacks a parameter of `resource`.
         """
         if not isinstance(cast("object", principal), Principal):
             # Its value may be a secret.
@@ -206,35 +206,34 @@ def _filled(resource: str, path: Mapping[str, object]) -> str:
 
 
 def lasting(policy: Policy) -> Policy:
-    """What a principal that a policy admitted has to go on meeting. The resources of a key never change."""
+    """The policy that an admitted principal must still meet later. The resources of a key never change."""
     if policy.resource is None:
         return policy
     return replace(policy, resource=None, any_resource=True)
 
 
 def require(*permissions: str, resource: str | None = None, any_resource: bool = False) -> Policy:
-    """Authenticated in any way, with all of these permissions. Without one, a key with scopes of its own does not pass.
+    """Requires a login, a token or a key with all of these permissions. Without a permission, a scoped key does not pass.
 
     Args:
-        permissions: All of these are needed.
-        resource: What a key with resources has to reach, with parameters of the path in braces: `task:{task_id}`. Without it, and
-            without `any_resource`, such a key does not pass.
-        any_resource: Whether a key with resources passes because the operation looks at `Principal.reaches` itself, such as a
-            list.
+        permissions: All of these are required.
+        resource: The resource that a key with resources must reach, with parameters of the path in braces: `task:{task_id}`.
+            Without `resource` and `any_resource`, such a key does not pass.
+        any_resource: True accepts keys with any resources: the operation, such as a list, calls `Principal.reaches` itself.
     """
     return Policy(_named(permissions), resource=resource, any_resource=any_resource)
 
 
 def any_credential() -> Policy:
-    """Authenticated in any way, also with a key that has scopes of its own."""
+    """Requires any accepted credential, even a scoped key."""
     return Policy(any_credential=True)
 
 
 def require_login(*permissions: str) -> Policy:
-    """With a login of a person or another token that is no API key, with all of these permissions.
+    """Requires a person's login or a machine's token with all of these permissions, and no API key.
 
-    For applications whose own older tokens still act for machines: :func:`require_interactive` refuses those as well. Without a
-    permission, a token that was granted less does not pass, as with :func:`require`.
+    For applications whose own older tokens act for machines, which :func:`require_interactive` refuses. Without a
+    permission, a token with grants does not pass, as with :func:`require`.
     """
     return Policy(_named(permissions), login=True)
 
@@ -242,23 +241,23 @@ def require_login(*permissions: str) -> Policy:
 def require_key(
     *permissions: str, resource: str | None = None, any_resource: bool = False
 ) -> Policy:
-    """With an API key that has all of these permissions; no login passes, and no token of another issuer.
+    """Requires an API key with all of these permissions; refuses logins and other issuers' tokens.
 
-    Without a permission, a key with scopes of its own does not pass, as with :func:`require`, whose arguments it takes.
+    Without a permission, a scoped key does not pass, as with :func:`require`, which has the same arguments.
     """
     return Policy(_named(permissions), key=True, resource=resource, any_resource=any_resource)
 
 
 def named_first(policies: Iterable[Policy]) -> list[Policy]:
-    """The policies of one operation in the order of their checks: a bare one adds nothing to one that says more."""
+    """The policies of one operation in the order of their checks. Bare policies come last, if others say more."""
     return sorted(policies, key=lambda policy: policy.is_bare)
 
 
 def require_interactive(*permissions: str, max_age: timedelta | None = None) -> Policy:
-    """Logged in as a person, with all of these permissions; never with an API key.
+    """Requires a person's login with all of these permissions; refuses every API key.
 
     Args:
-        permissions: All of these are needed.
+        permissions: All of these are required.
         max_age: The greatest age of the login (RFC 9470); None means any.
     """
     return Policy(_named(permissions), interactive=True, max_age=max_age)
@@ -267,7 +266,7 @@ def require_interactive(*permissions: str, max_age: timedelta | None = None) -> 
 def _named(permissions: Iterable[object]) -> frozenset[str]:
     names = [permission for permission in permissions if isinstance(permission, str)]
     for permission in permissions:
-        # A list in place of its members; or a view, where a decorator was written without parentheses.
+        # A list in place of its members; or a view, if a decorator was written without parentheses.
         if not isinstance(permission, str):
             raise ConfigurationError(
                 f"{permission!r} is not a permission. Write require('tasks:read', 'tasks:run'), or"
@@ -277,5 +276,5 @@ def _named(permissions: Iterable[object]) -> frozenset[str]:
 
 
 def is_permission(text: str) -> bool:
-    """True if `text` can name a permission: a `scope-token` of RFC 6749, section 3.3, of at most 100 characters."""
+    """True if `text` is a valid permission: a `scope-token` of RFC 6749, section 3.3, of at most 100 characters."""
     return 0 < len(text) <= 100 and all(" " < c <= "~" and c not in '"\\' for c in text)
