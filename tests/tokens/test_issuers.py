@@ -6,7 +6,9 @@ import logging
 import math
 from collections.abc import Mapping
 from datetime import timedelta
+from queue import Queue
 from typing import Any
+from urllib.request import OpenerDirector, Request
 
 import pytest
 from hypothesis import given
@@ -324,6 +326,16 @@ def test_a_logout_token_and_every_other_security_event_is_refused(name: str) -> 
                 verify(SHAPES[name].issuer, sign(typ, claims))
 
 
+def test_rules_for_logout_tokens_accept_these_and_no_login() -> None:
+    shape, events = SHAPES["OIDC, ID"], {"http://schemas.openid.net/event/backchannel-logout": {}}
+    issuer = shape.made(token=TokenRules(kind="logout"))
+    verified = verify(issuer, shape.token(events=events))
+    assert verified is not None
+    assert verified.interactive is False
+    with refused_with("token_invalid"):
+        verify(issuer, shape.token())
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_token_that_is_bound_to_a_key_is_no_bearers(name: str) -> None:
     for cnf in ({"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}, {"x5t#S256": "x"}, None):
@@ -461,7 +473,8 @@ def test_a_required_claim_may_repeat_what_the_row_fixes_and_not_contradict_it() 
     with refused_with("token_invalid"):
         verify(issuer, keycloak.token(typ="ID"))
     with pytest.raises(
-        ConfigurationError, match=r"always 'Bearer'\. Leave 'typ' out of required\."
+        ConfigurationError,
+        match=r"with Provider\.KEYCLOAK the claim is always 'Bearer'\. Leave 'typ' out of required\.",
     ):
         keycloak.made(required={"azp": "app", "typ": "ID"})
 
@@ -682,6 +695,14 @@ def test_a_token_outside_its_time_is_refused(name: str) -> None:
     assert refused(name, exp=T + 30 * 3600) == "token_invalid"
 
 
+@pytest.mark.parametrize("late", ["iat", "nbf", "auth_time"])
+def test_no_time_of_a_token_is_later_than_the_leeway_allows(late: str) -> None:
+    shape, leeway = SHAPES["OIDC, ID"], 30
+    assert verify(shape.issuer, shape.token(**{late: T + leeway})) is not None
+    with refused_with("token_invalid"):
+        verify(shape.issuer, shape.token(**{late: T + leeway}), NOW - timedelta(microseconds=1))
+
+
 def test_the_age_of_a_login_is_known_or_unknown_and_never_guessed() -> None:
     for name in ("Auth0", "OIDC, ID", "Okta, access"):
         shape = SHAPES[name]
@@ -819,3 +840,36 @@ def test_a_kind_that_the_provider_does_not_have_is_refused_with_those_that_it_ha
         make(Provider.OIDC, LOGIN, "acess")
     with pytest.raises(ConfigurationError, match=r"kind 'id'\. Write token='session'\.$"):
         make(Provider.SUPABASE, "project", "id")
+
+
+@pytest.mark.parametrize(
+    ("provider", "tenant", "url"),
+    [
+        (
+            Provider.CLOUDFLARE_ACCESS,
+            "acme.cloudflareaccess.com",
+            "https://acme.cloudflareaccess.com/cdn-cgi/access/certs",
+        ),
+        (
+            Provider.AUTH0,
+            "acme.eu.auth0.com",
+            "https://acme.eu.auth0.com/.well-known/openid-configuration",
+        ),
+    ],
+)
+def test_keys_are_fetched_where_the_provider_has_them(
+    provider: Provider, tenant: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: Queue[str] = Queue()
+
+    def fetch(_opener: object, request: Request, **_: object) -> None:
+        fetched.put(request.full_url)
+        raise OSError
+
+    monkeypatch.setattr(OpenerDirector, "open", fetch)
+    issuer = ExternalIssuer(provider, tenant, audience="app", grants=None)
+    issuer.open()
+    try:
+        assert fetched.get(timeout=60) == url
+    finally:
+        issuer.close()
