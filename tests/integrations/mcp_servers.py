@@ -36,7 +36,7 @@ URL = "http://127.0.0.1:8000/mcp"
 
 
 def make_server(sdk: str, mode: str, auth: McpAuth[Any], waits: asyncio.Event) -> Any:
-    """The server's ASGI application, without the gate; `waits` is set when its tool `wait` runs."""
+    """The server's ASGI application, without the gate; `waits` is set while its tool `wait` runs."""
     options = {"stateless": {"stateless_http": True}, "json": {"json_response": True}}.get(mode, {})
     if sdk == "fastmcp":
         from fastmcp import Context as FastContext
@@ -68,7 +68,10 @@ def _fill(server: Any, context: Any, auth: McpAuth[Any], waits: asyncio.Event) -
 
     async def wait() -> str:
         waits.set()
-        await asyncio.sleep(60)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            waits.clear()
         return "too late"
 
     def task(task_id: str) -> str:

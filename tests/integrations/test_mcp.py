@@ -618,6 +618,38 @@ async def test_a_revocation_ends_what_is_open(has_begun: bool, world: World) -> 
         assert (reply.status, reply.json["code"]) == (401, "key_revoked")
 
 
+@pytest.mark.parametrize("has_session", [True, False])
+async def test_a_revocation_cancels_what_a_session_would_go_on_with(
+    has_session: bool, world: World, server: Server
+) -> None:
+    async def waiting(scope: Any, receive: Any, send: Any) -> None:
+        await server(scope, receive, send)
+        if server.received[-1][1]["method"] == "tools/call":
+            await revoke(world)
+            await anyio.sleep_forever()
+
+    app = server.auth.protect(waiting)
+    headers = world.bearer("key")
+    if has_session:
+        headers = [*headers, (b"mcp-session-id", await begin(app, server, headers))]
+    with anyio.fail_after(60):
+        await post(app, headers, rpc("tools/call", name="run"))
+    (called, _), *more = server.received
+    params = {"requestId": 7}
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+    assert [message for _, message in more] == ([cancelled] if has_session else [])
+    assert all(scope["headers"] == called["headers"] for scope, _ in more)
+
+
+async def test_a_refused_call_cancels_nothing(world: World, server: Server, app: Any) -> None:
+    """A client may use the id of a request that is still served."""
+    headers = world.bearer("key")
+    headers = [*headers, (b"mcp-session-id", await begin(app, server, headers))]
+    reply = await post(app, headers, rpc("tools/call", name="reset"))
+    assert reply.json["error"]["data"]["code"] == "interactive_required"
+    assert server.received == []
+
+
 async def test_a_revocation_ends_a_body_that_does_not_arrive(
     world: World, server: Server, app: Any
 ) -> None:

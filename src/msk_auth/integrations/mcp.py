@@ -50,6 +50,7 @@ from ._asgi import (
     client_path,
     read_stream,
     send_answer,
+    values,
     watch_verified,
 )
 
@@ -249,6 +250,7 @@ class _Gate:
 
     async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:
         message: Message = {}
+        served: Any = None
         is_open: bool | None = None
 
         async def pass_on(part: Any) -> None:
@@ -268,6 +270,7 @@ class _Gate:
                     for subject in _subjects(message):
                         for policy, arguments in self._rows(*subject):
                             self._auth.authenticator.authorize(principal, policy, arguments)
+                served = inner
                 if message.get("method") in _LISTS:
                     await self._list(inner, receive, pass_on, principal, message)
                 else:
@@ -278,6 +281,17 @@ class _Gate:
                 await send_answer(send, self._refusal(problem, message.get("id")))
             elif is_open:
                 await send({"type": "http.response.body", "body": b""})
+            if served is not None and "id" in message and values(served, _SESSION_ID):
+                await self._cancel(served, receive, message["id"])
+
+    async def _cancel(self, scope: Any, receive: Receive, message_id: object) -> None:
+        """Have the server cancel a request of a session: without that it goes on when the response has ended."""
+
+        async def ignore(part: Any) -> None:
+            """The client knows already."""
+
+        cancelled = {"method": "notifications/cancelled", "params": {"requestId": message_id}}
+        await self._server(scope, _replay({"jsonrpc": "2.0", **cancelled}, receive), ignore)
 
     async def _list(
         self, scope: Any, receive: Receive, send: Send, principal: Principal[Any], message: Message
