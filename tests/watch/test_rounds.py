@@ -30,7 +30,7 @@ class Rounds:
     def look_ups(self, watched: list[Watched[str]], keys_at_once: int = 1) -> list[list[object]]:
         """The ids that each look-up of the next round reads."""
         it = self._round(watched, keys_at_once)
-        return [[name for _, name in each.of] for each in it.look_ups()]
+        return [[name for _, name in each] for each in it.look_ups()]
 
     async def make(
         self, watched: list[Watched[str]], owners: int, *, had_time: int = 0
@@ -51,10 +51,10 @@ class Rounds:
             if n <= owners + had_time:
                 it.has_time(look_up)
             if n <= owners:
-                await look_up.make()
+                await it.look_up(look_up)
         it.settle(1.0)
         self.site.clock.advance(SECOND)
-        return [name for look_up in of_owners[:owners] for _, name in look_up.of]
+        return [name for look_up in of_owners[:owners] for _, name in look_up]
 
     def _round(self, watched: list[Watched[str]], keys_at_once: int) -> Round[str]:
         reads = self.auth._look_ups

@@ -13,6 +13,7 @@ from collections.abc import (
     Coroutine,
     Hashable,
     Iterable,
+    Iterator,
     Sequence,
 )
 from types import TracebackType
@@ -21,7 +22,6 @@ from typing import (
     Any,
     Final,
     Generic,
-    NamedTuple,
     Protocol,
     TypeAlias,
     TypeVar,
@@ -42,12 +42,11 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-NameT = TypeVar("NameT", bound=Hashable)
 
 LOOK_UPS_AT_ONCE: Final = 8
 """The number of concurrent look-ups of a round, which share a pool with requests. New watches add as many."""
 
-Record: TypeAlias = tuple[str, Hashable]
+Record: TypeAlias = tuple[str, Any]
 """A record to look up: its kind and its id."""
 
 
@@ -66,18 +65,6 @@ class AwaitedReads(Protocol):
     def find_external_owner(
         self, identity: ExternalIdentity, /
     ) -> Awaitable[Owner[Any] | None]: ...
-
-
-class LookUp(NamedTuple):
-    """One look-up of a round.
-
-    Attributes:
-        of: The records that it reads.
-        make: Makes the look-up, and records the result for the round.
-    """
-
-    of: Sequence[Record]
-    make: Callable[[], Awaitable[None]]
 
 
 class Round(Generic[UserT]):
@@ -113,46 +100,38 @@ class Round(Generic[UserT]):
         self._had_time: set[Record] = set()
         self._failed = False
 
-    def look_ups(self) -> list[LookUp]:
-        """The look-ups of this round, each once.
+    def look_ups(self) -> list[Sequence[Record]]:
+        """The records that each look-up of this round reads, each record once.
 
-        Keys come first, because many are read at once: even a round that is too short for all owners finds every
-        revoked key. Otherwise the look-ups of a watch stay together.
+        Many keys are read at once, so all of them come first: even a round that is too short for all owners finds every
+        revoked key. The look-ups of one watch stay together otherwise.
         """
-        reads, keys_at_once = self._reads, self._reads.keys_at_once
-        listed: set[Record] = set()
-        look_ups: list[LookUp] = []
+        at_once = self._reads.keys_at_once
+        records = list(dict.fromkeys(each for one in self._watched for each in self._records(one)))
+        if at_once == 1:
+            return [[record] for record in records]
+        keys = [record for record in records if record[0] == "key"]
+        batches = [keys[n : n + at_once] for n in range(0, len(keys), at_once)]
+        return [*batches, *([record] for record in records if record[0] != "key")]
 
-        def is_new(kind: str, name: Hashable) -> bool:
-            count = len(listed)
-            listed.add((kind, name))
-            return len(listed) > count
+    async def look_up(self, records: Sequence[Record]) -> None:
+        """Make a look-up, and keep what it finds for :meth:`settle`."""
+        kind, name = records[0]
+        match kind:
+            case "key":
+                found = await self._reads.find_keys([key_id for _, key_id in records])
+                by_id = {record.id: record for record in found if record is not None}
+                self._read.found.update((each, by_id.get(each[1])) for each in records)
+            case "session":
+                self._read.found[kind, name] = await self._reads.find_session(name)
+            case "identity":
+                self._read.found[kind, name] = await self._reads.find_external_owner(name)
+            case _:
+                self._read.found[kind, name] = await self._reads.find_owner(name)
 
-        def list_keys(principals: Iterable[Principal[UserT]]) -> None:
-            key_ids = [each.key_id for each in principals if each.key_id is not None]
-            new = [key_id for key_id in key_ids if is_new("key", key_id)]
-            look_ups.extend(
-                self._keys(new[n : n + keys_at_once]) for n in range(0, len(new), keys_at_once)
-            )
-
-        principals = [each.principal for each in self._watched]
-        if keys_at_once > 1:
-            list_keys(principals)
-        for each in principals:
-            list_keys([each])
-            session_id = each.session_id if self._rules.checks_sessions else None
-            if session_id is not None and is_new("session", session_id):
-                look_ups.append(self._one("session", session_id, reads.find_session))
-            if each.identity is not None:
-                if is_new("identity", each.identity):
-                    look_ups.append(self._one("identity", each.identity, reads.find_external_owner))
-            elif is_new("owner", each.owner.id):
-                look_ups.append(self._one("owner", each.owner.id, reads.find_owner))
-        return look_ups
-
-    def has_time(self, look_up: LookUp) -> None:
-        """Record that a look-up begins early in this round: without an answer, it failed by itself."""
-        self._had_time.update(look_up.of)
+    def has_time(self, records: Sequence[Record]) -> None:
+        """Note that a look-up begins early in this round: if it is not answered, the fault is its own."""
+        self._had_time.update(records)
 
     def failed(self, error: Exception) -> None:
         """Record that a look-up failed: this round does not verify the watches that depend on it."""
@@ -185,19 +164,16 @@ class Round(Generic[UserT]):
             elif each.refusal is None:
                 each.end(refusal)
 
-    def _keys(self, key_ids: Sequence[str]) -> LookUp:
-        async def make() -> None:
-            found = await self._reads.find_keys(key_ids)
-            records = {record.id: record for record in found if record is not None}
-            self._read.found.update((("key", key_id), records.get(key_id)) for key_id in key_ids)
-
-        return LookUp([("key", key_id) for key_id in key_ids], make)
-
-    def _one(self, kind: str, name: NameT, find: Callable[[NameT], Awaitable[object]]) -> LookUp:
-        async def make() -> None:
-            self._read.found[kind, name] = await find(name)
-
-        return LookUp([(kind, name)], make)
+    def _records(self, watched: Watched[UserT]) -> Iterator[Record]:
+        principal = watched.principal
+        if principal.key_id is not None:
+            yield "key", principal.key_id
+        if principal.session_id is not None and self._rules.checks_sessions:
+            yield "session", principal.session_id
+        if principal.identity is not None:
+            yield "identity", principal.identity
+        else:
+            yield "owner", principal.owner.id
 
 
 class _NotRead(Exception):
@@ -562,7 +538,10 @@ class _Rounds(Generic[UserT]):
             for look_up in waiting:
                 if self.loop.time() < middle:
                     it.has_time(look_up)
-                await self._make(look_up, it)
+                try:
+                    await it.look_up(look_up)
+                except Exception as error:  # noqa: BLE001 - this round does not verify the watches that depend on it
+                    it.failed(error)
 
         workers = {asyncio.create_task(work()) for _ in look_ups[:LOOK_UPS_AT_ONCE]}
         try:
@@ -577,9 +556,3 @@ class _Rounds(Generic[UserT]):
                     self._cancelled.add(task)
                     task.add_done_callback(self._cancelled.discard)
         it.settle(self._interval)
-
-    async def _make(self, look_up: LookUp, it: Round[UserT]) -> None:
-        try:
-            await look_up.make()
-        except Exception as error:  # noqa: BLE001 - this round does not verify the watches that depend on it
-            it.failed(error)
