@@ -121,4 +121,5 @@ def on_post_build(*, config: MkDocsConfig, **_: Any) -> None:
     searched = site / "search" / "search_index.json"
     words = json.loads(searched.read_text("utf-8"))
     search_index.finish(words)
+    search_index.extend_worker(site)
     searched.write_text(json.dumps(words, separators=(",", ":")), "utf-8")

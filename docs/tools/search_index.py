@@ -1,115 +1,53 @@
 """What the search of the site finds first, and by which words.
 
-The theme ranks by words, a title above a text. Readers who come from another package search with its words, so a page
-answers to those too. A word that is being typed stands for all that begin with it, the last one or not: "in" finds "incident".
+Titles and the words of this table weigh more than texts (`mkdocs.yml`); `search.js` reduces what a reader types to stems.
+Readers who come from another package search with its words, so a page answers to those too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-WORDS: Final[Mapping[str, list[str]]] = {
-    "how-to/move-here/": [
-        "django",
-        "rest framework",
-        "import existing keys",
-        "registration",
-        "password reset",
-        "jwt_required",
-        "blocklist",
-        "blacklist",
-        "x-api-key",
-    ],
-    "how-to/adopt/": [
-        "existing application",
-        "flask-login",
-        "flask-restful",
-        "sqlmodel",
-        "advanced-alchemy",
-    ],
-    "explanation/how-it-works/": ["fresh login", "sudo mode"],
-    "reference/key-format/": [
-        "prefix",
-        "checksum",
-        "regex",
-        "bcrypt",
-        "argon2",
-        "fast hasher",
-        "hashing",
-    ],
-    "explanation/lease/": ["cache", "caching", "stale cache"],
-    "explanation/comparison/": ["2fa", "two-factor", "passkeys", "grpc", "mtls", "oauth server"],
-    "explanation/performance/": ["benchmark", "latency", "performance", "slow", "speed"],
-    "how-to/audit-log/": ["audit log", "history", "logging", "redact", "sentry", "mask"],
-    "how-to/beside-sessions/": [
-        *("session", "cookies", "jwt", "csrf", "refresh token", "logout", "log out"),
-        *("revoke token", "all devices", "multiple backends", "change password"),
-        *("current_user", "custom user model", "set user", "user loader"),
-    ],
-    "how-to/database/": ["migration", "alembic", "sqlalchemy", "postgresql", "sqlite", "mysql"],
-    "how-to/fastapi/": ["swagger", "authorize button", "authorization header"],
-    "how-to/identity-provider/": [
-        # Not "keycloak": the search takes "key" for its beginning.
-        *("auth0", "cognito", "entra id", "google login", "okta", "integration"),
-        *("jwks", "oauth", "oidc", "openid connect", "sso"),
-    ],
-    "how-to/leaked-keys/": [
-        *("revoke a key", "leaked key", "compromised key", "incident", "secret scanning"),
-        *("pre-commit", "gitleaks", "trufflehog"),
-    ],
-    "how-to/machine-tokens/": [
-        "github actions",
-        "gitlab ci",
-        "client credentials",
-        "workload identity",
-    ],
-    "how-to/manage-keys/": [
-        *("admin", "administrator", "staff", "rename a key", "tag", "partner", "customer"),
-        *("onboarding", "last used", "usage", "statistics"),
-        *("leaver", "deleted user", "offboarding"),
-    ],
-    "how-to/open-connections/": [
-        *("websockets", "server-sent events", "streaming"),
-        *("background task", "celery", "queue", "job"),
-    ],
-    "how-to/restrict-keys/": [
-        *("read only", "limit key", "ip address", "allowlist", "whitelist", "cidr", "rate limits"),
-        *("rate limiting", "throttle", "throttling", "quota", "429", "redis", "webhook"),
-        *("machine to machine", "scopes", "permissions"),
-    ],
-    "how-to/rotate/": [
-        *("rotation", "renew", "pepper", "expire", "expiring", "expiration", "expiry date"),
-        "notification",
-    ],
-    "how-to/service-accounts/": [
-        "organisation",
-        "organization",
-        "tenant",
-        "team",
-        "bot",
-        "ci pipeline",
-    ],
-    "how-to/test-an-application/": [
-        *("pytest", "tests", "testing", "test client", "fixture", "mock", "override dependency"),
-    ],
-    "reference/api/": ["semver", "semantic versioning", "deprecated", "stable api"],
-    "reference/errors/": [
-        *("401", "403", "503", "status code", "problem details", "unauthorized", "error handler"),
-        *("custom error response", "missing authorization header", "token has expired"),
-    ],
-    "reference/key-routes/": [
-        "key_routes",
-        "create a key",
-        "generate a key",
-        "per user",
-        "endpoints",
-    ],
+WORDS: Final[Mapping[str, str]] = {
+    "how-to/move-here/": "django import migrate existing registration password reset jwt_required blocklist blacklist x-api-key",
+    "how-to/adopt/": "add integrate sqlmodel advanced-alchemy",
+    "explanation/how-it-works/": "fresh login sudo mode architecture",
+    "reference/key-format/": "prefix checksum regex bcrypt argon2 hasher sha256 cli",
+    "explanation/lease/": "caching stale fork",
+    "explanation/comparison/": "2fa two-factor passkeys grpc mtls oauth server alternatives",
+    "explanation/performance/": "benchmark latency slow fast speed",
+    "how-to/audit-log/": "history events hook logging redact sentry mask",
+    "how-to/beside-sessions/": (
+        "cookies csrf refresh bearer token logout log out revoke all devices multiple backends change password current_user "
+        "model set loader"
+    ),
+    "how-to/database/": "migration alembic sqlalchemy postgresql sqlite mysql mariadb pool outage down",
+    "how-to/fastapi/": "swagger authorize button authorization header",
+    "how-to/identity-provider/": "auth0 cognito azure entra okta keycloak google integration jwks oauth oidc openid connect sso",
+    "how-to/leaked-keys/": "revoke compromised stolen incident scanner pre-commit gitleaks trufflehog",
+    "how-to/machine-tokens/": "github actions gitlab ci kubernetes client credentials workload identity",
+    "how-to/manage-keys/": (
+        "admin staff rename list tag partner customer onboarding last used usage statistics user leaves leaver offboarding"
+    ),
+    "how-to/open-connections/": "server-sent events sse streaming task celery worker queue",
+    "how-to/restrict-keys/": (
+        "read only limit ip address allowlist whitelist cidr rate throttle quota 429 redis webhook machine scopes permissions"
+    ),
+    "how-to/rotate/": "renew grace period expiry date notification reminder email",
+    "how-to/service-accounts/": "organization tenant team company bot shared ci pipeline",
+    "how-to/test-an-application/": "pytest unit client fixture mock fake override",
+    "reference/api/": "semver semantic versioning deprecated stable",
+    "reference/errors/": "401 403 503 status problem details unauthorized forbidden handler custom response missing header",
+    "reference/key-routes/": "create generate endpoints",
 }
-"""From the address of a page to words that its text may lack, and for which it is the first result."""
+"""From the address of a page to words that its title lacks, and that readers use for it."""
 
 # The pages of the public API have every word somewhere.
-_BOOST: Final = 0.5
+_API_BOOST: Final = 0.5
+# The theme prefers pages to their sections, although a title of a section is as good an answer.
+_SECTION_BOOST: Final = 2
 
 
 def finish(index: dict[str, Any]) -> None:
@@ -124,6 +62,16 @@ def finish(index: dict[str, Any]) -> None:
     for entry in index["docs"]:
         page, _, section = entry["location"].partition("#")
         if page.startswith("reference/api/"):
-            entry["boost"] = _BOOST
+            entry["boost"] = _API_BOOST
+        elif section:
+            entry["boost"] = _SECTION_BOOST
+        # Not "tags": the theme shows those to readers.
         if page in WORDS and not section:
-            entry["tags"] = WORDS[page]
+            entry["words"] = WORDS[page]
+
+
+def extend_worker(site: Path) -> None:
+    """Let the theme's worker search for stems."""
+    (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.min.js")
+    ours = Path(__file__).with_name("search.js").read_text("utf-8")
+    worker.write_text(ours + worker.read_text("utf-8"), "utf-8")
