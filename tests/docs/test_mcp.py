@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import Context
+from mcp_types import InputRequiredResult
 from tests.integrations.adapters import send
 from tests.integrations.mcp_servers import connected, living
 
@@ -55,6 +57,55 @@ async def test_each_server_of_the_guide_serves_a_key() -> None:
     assert metadata["resource"] == "https://notes.example.com/mcp"
     assert metadata["authorization_servers"] == ["https://login.example.com"]
     assert audit_routes(served[0]).ok
+
+
+async def test_the_state_of_a_call_is_its_callers_alone() -> None:
+    page: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(PAGE):
+        if block.language == "python":
+            exec(compile(block.text, str(PAGE), "exec"), page)
+    auth, authenticator, server = page["auth"], page["authenticator"], page["server"]
+
+    @server.tool()
+    async def ask(ctx: Context) -> InputRequiredResult | str:
+        if ctx.request_state is not None:
+            return f"{auth.principal(ctx).owner.id} has {ctx.request_state}"
+        return InputRequiredResult(request_state="a state", input_requests={})
+
+    app = auth.protect(
+        server.streamable_http_app(stateless_http=True, json_response=True, host="tasks.test")
+    )
+
+    async def call(owner_id: str, **more: str) -> dict[str, Any]:
+        owner = Owner(owner_id, frozenset({"notes:read"}), owner_id)
+        by = local_principal(owner, at=authenticator.clock.now(), interactive=True)
+        key = (await authenticator.create_key(by, name="agent")).value.reveal()
+        headers = {
+            "authorization": f"Bearer {key}",
+            "accept": "application/json, text/event-stream",
+            "content-type": "application/json",
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": "ask",
+        }
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        params = {"name": "ask", "arguments": {}, "_meta": meta, **more}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        answer: dict[str, Any] = (
+            await send(app, "POST", b"/mcp", encoded, json.dumps(body).encode())
+        ).json
+        return answer
+
+    async with living(app):
+        state = (await call("ada"))["result"]["requestState"]
+        again = await call("ada", requestState=state)
+        assert again["result"]["content"][0]["text"] == "ada has a state"
+        refused = await call("bob", requestState=state)
+        assert refused["error"]["data"] == {"reason": "invalid_request_state"}
 
 
 async def test_the_examples_key_opens_the_example(
