@@ -7,19 +7,21 @@ import json
 import os
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import uvicorn
+from tests.ports import free_port
 from werkzeug.serving import make_server
 
 from msk_auth.cli import main
@@ -95,15 +97,37 @@ def run(command: str, folder: Path, variables: dict[str, str]) -> str:
     return result.stdout
 
 
-def follow(commands: list[Block], framework: str, folder: Path) -> tuple[int, dict[str, str]]:
-    """Serve the application in this folder and type these commands. How many answers were as shown, and what was copied."""
-    server: Callable[[ModuleType], Any] = (
-        served_by_werkzeug if framework == "Flask" else served_by_uvicorn
-    )
+@contextmanager
+def served_as_typed(command: str, folder: Path, path: str) -> Generator[str]:
+    port = str(free_port())
+    with subprocess.Popen(
+        shlex.split(command.replace(PORT, port)), cwd=folder, env={**os.environ, "PATH": path}
+    ) as server:
+        try:
+            deadline = time.monotonic() + 60
+            while not _answers(int(port)) and server.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            yield port
+        finally:
+            server.terminate()
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def follow(
+    commands: list[Block], server: AbstractContextManager[str], folder: Path
+) -> tuple[int, dict[str, str]]:
+    """Type these commands while the server runs. How many answers were as shown, and what was copied."""
     variables: dict[str, str] = {}
     answer: dict[str, str] = {}
     compared = 0
-    with server(importlib.import_module("app")) as port:
+    with server as port:
         for block in commands:
             for name, beginning in re.findall(r"^export (\w+)=(.*)…$", block.text, re.MULTILINE):
                 variables[name] = answer[COPIED[name]]
@@ -134,7 +158,8 @@ def test_a_reader_who_types_it_gets_what_the_page_shows(
     assert "pip install" in install.text
     assert serve.text.strip() == SERVE[framework]
 
-    answered, variables = follow(rest, framework, reader)
+    serving = served_by_werkzeug if framework == "Flask" else served_by_uvicorn
+    answered, variables = follow(rest, serving(importlib.import_module("app")), reader)
     # A login, a list, a key, its use, two refusals, a fresh login, and the revocation.
     assert answered == 8
     assert variables["KEY"] not in caplog.text
@@ -146,16 +171,35 @@ def test_a_reader_who_types_it_gets_what_the_page_shows(
     assert "interactive" in capsys.readouterr().out
 
 
-def test_a_reader_of_the_readme_gets_a_key_and_revokes_it(reader: Path) -> None:
+def readme(folder: Path) -> list[Block]:
+    """Write the files of the README. Its commands."""
     for name, text in files(README, "FastAPI"):
-        (reader / name).write_text(text, "utf-8")
-    folder, install, serve, *rest = [block for block in blocks(README) if block.language == "bash"]
-    assert "mkdir" in folder.text
-    assert install.text.strip() == 'pip install "../msk_auth[fastapi]" uvicorn'
-    assert serve.text.strip() == SERVE["FastAPI"]
+        (folder / name).write_text(text, "utf-8")
+    return [block for block in blocks(README) if block.language == "bash"]
+
+
+def test_a_reader_of_the_readme_gets_a_key_and_revokes_it(reader: Path) -> None:
+    _, _, _, *rest = readme(reader)
     # A login, a key, its use, the revocation, the refusal.
-    answered, _ = follow(rest, "FastAPI", reader)
-    assert answered == 5
+    assert follow(rest, served_by_uvicorn(importlib.import_module("app")), reader)[0] == 5
+
+
+@pytest.mark.faults
+def test_the_readme_works_as_typed_beside_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, folder = tmp_path / "msk_auth", tmp_path / "tasks"
+    shutil.copytree(ROOT / "src", clone / "src")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+
+    run(blocks(README)[0].text, tmp_path, {})
+    _, install, serve, *rest = readme(folder)
+    # What `cd` and `activate` have changed in the reader's shell.
+    path = f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    run(install.text, folder, {"PATH": path})
+    assert follow(rest, served_as_typed(serve.text, folder, path), folder)[0] == 5
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
