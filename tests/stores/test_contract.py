@@ -39,7 +39,11 @@ class TestMemory(StoreContract):
 
 
 class TestSQLite(OnEngine):
-    @pytest.fixture(scope="class", params=[prepared, begin_deferred], ids=lambda way: way.__name__)
+    @pytest.fixture(
+        scope="class",
+        params=[prepared, pytest.param(begin_deferred, marks=pytest.mark.faults)],
+        ids=lambda way: way.__name__,
+    )
     @classmethod
     def engine(
         cls, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
@@ -49,6 +53,7 @@ class TestSQLite(OnEngine):
             yield engine
 
 
+@pytest.mark.faults
 class TestSQLiteInMemory(OnEngine):
     table = TABLE
 

@@ -92,7 +92,11 @@ class TestAsyncSQLite(OnAsyncEngine):
     def url(cls, tmp_path_factory: pytest.TempPathFactory) -> URL:
         return sqlite_url(tmp_path_factory.mktemp("keys"))
 
-    @pytest.fixture(scope="class", params=[untouched, begin_nothing], ids=lambda way: way.__name__)
+    @pytest.fixture(
+        scope="class",
+        params=[untouched, pytest.param(begin_nothing, marks=pytest.mark.faults)],
+        ids=lambda way: way.__name__,
+    )
     @classmethod
     def engine(
         cls, url: URL, loop: BackgroundLoop, request: pytest.FixtureRequest
@@ -103,6 +107,7 @@ class TestAsyncSQLite(OnAsyncEngine):
         loop.run(engine.dispose())
 
 
+@pytest.mark.faults
 class TestAsyncSQLiteInMemory(OnAsyncEngine):
     table = TABLE
 

@@ -108,10 +108,21 @@ class Awaiting:
 Half: TypeAlias = Blocking | Awaiting
 
 
-@pytest.fixture(params=[Blocking, Awaiting])
+KINDS: list[type[Half]] = [Blocking, Awaiting]
+
+
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> type[Half]:
     made: type[Half] = request.param
     return made
+
+
+# The blocking store runs in threads, whatever loop the test is on.
+in_threads_and_on_both_loops = pytest.mark.parametrize(
+    ("kind", "anyio_backend"),
+    [(Blocking, "asyncio"), (Awaiting, "asyncio"), (Awaiting, "uvloop")],
+    indirect=["anyio_backend"],
+)
 
 
 @pytest.fixture
@@ -333,7 +344,7 @@ async def test_when_every_connection_ended_the_next_look_up_has_its_answer(
         assert await half.call("recorded_leases") == []
 
 
-@on_both_loops
+@in_threads_and_on_both_loops
 async def test_when_the_connection_ends_during_a_look_up_it_is_made_again(
     half: Half, admin: Engine
 ) -> None:
@@ -348,7 +359,7 @@ async def test_when_the_connection_ends_during_a_look_up_it_is_made_again(
     assert await reading == FULL
 
 
-@on_both_loops
+@in_threads_and_on_both_loops
 @pytest.mark.parametrize("operation", ["read", "write"])
 async def test_an_operation_that_is_late_fails_and_the_server_stops_waiting(
     half: Half, admin: Engine, monkeypatch: pytest.MonkeyPatch, operation: str
@@ -413,7 +424,7 @@ def cuttable(url: URL) -> Iterator[tuple[Wire, URL]]:
         yield cable, url.set(host="127.0.0.1", port=cable.port)
 
 
-@on_both_loops
+@in_threads_and_on_both_loops
 @pytest.mark.parametrize("is_pinged", [False, True], ids=["plain", "pool_pre_ping"])
 @pytest.mark.parametrize("operation", ["read", "write"])
 async def test_a_silent_server_is_given_up_and_its_connections_are_replaced(
