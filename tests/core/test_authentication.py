@@ -19,8 +19,6 @@ from tests.core.support import (
     SECRET,
     World,
     functions_called,
-    profile,
-    signing_key,
     token,
 )
 from tests.core.test_digest import FakeSlow, count_work
@@ -568,19 +566,6 @@ def test_a_principal_without_a_user_is_refused_as_one_whose_owner_is_gone(
     with refused_with(refusal) as refused:
         loaded_user(principal, None)
     assert getattr(refused.value, "key_id", None) == principal.key_id
-
-
-def test_each_issuer_has_its_own_keys(make_world: MakeWorld) -> None:
-    theirs = profile(signing_key("ES256"), issuer="https://login.example")
-    world = make_world(tokens=[profile(), theirs], find_session=None)
-    issued = theirs.issue(subject="bob", now=NOW, lifetime=DAY)
-    assert world.enter(issued).owner.id == "bob"
-    assert world.enter(token()).owner.id == "ann"
-
-
-def test_two_profiles_of_one_issuer_are_refused_while_starting(make_world: MakeWorld) -> None:
-    with pytest.raises(ConfigurationError, match="same issuer"):
-        make_world(tokens=[profile(), profile()])
 
 
 @pytest.mark.parametrize("realm", ['a"b', "a\\b", "a\r\nb", "é", "\x00"])

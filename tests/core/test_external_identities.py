@@ -36,14 +36,13 @@ from msk_auth import (
     require,
     require_interactive,
 )
-from msk_auth._async.watch import Round
-from msk_auth._sync.watch import Watched
 from msk_auth.errors import (
     ConfigurationError,
     InputInvalid,
     InteractiveRequired,
     LoginTooOld,
     PermissionDenied,
+    Problem,
     StoreUnavailable,
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
@@ -341,13 +340,15 @@ def test_a_watch_ends_when_the_identity_has_no_owner_any_more() -> None:
         watch.check()
 
 
-def test_a_round_on_an_event_loop_reads_each_identity_once() -> None:
+def test_a_watch_on_an_event_loop_ends_when_the_identity_has_no_owner_any_more() -> None:
     owners = {"00u1": Owner("ann", frozenset[str](), "Ann")}
+    is_read = asyncio.Event()
 
     async def find_owner(_: object) -> Owner[str] | None:
         raise AssertionError("it is found by its identity")
 
     async def find_external_owner(identity: ExternalIdentity) -> Owner[str] | None:
+        is_read.set()
         return owners.get(identity.subject)
 
     authenticator = AsyncAuthenticator(
@@ -355,21 +356,19 @@ def test_a_round_on_an_event_loop_reads_each_identity_once() -> None:
         find_owner=find_owner,
         issuers=[StubIssuer()],
         find_external_owner=find_external_owner,
+        watch_interval=timedelta(milliseconds=1),
     )
-    principal = asyncio.run(authenticator.authenticate([f"Bearer {external_token()}"]))
 
-    async def refusal() -> object:
-        watched: Watched[str] = Watched(principal, None, 0.0)
-        reads = authenticator._look_ups
-        a_round = Round(authenticator.rules, reads, [watched, watched], authenticator.clock)
-        (look_up,) = a_round.look_ups()
-        await look_up.make()
-        a_round.settle(1.0)
-        return watched.refusal
+    async def refusals() -> list[Problem]:
+        principal = await authenticator.authenticate([f"Bearer {external_token()}"])
+        is_read.clear()
+        # Two watches of one identity.
+        waiting = [asyncio.ensure_future(authenticator.watch(principal).wait()) for _ in range(2)]
+        await is_read.wait()
+        owners.clear()
+        return await asyncio.gather(*waiting)
 
-    assert asyncio.run(refusal()) is None
-    owners.clear()
-    assert code_of(asyncio.run(refusal())) == "token_revoked"
+    assert [code_of(each) for each in asyncio.run(refusals())] == ["token_revoked"] * 2
 
 
 def test_the_owner_of_a_subject_is_read_in_the_session_of_the_request() -> None:

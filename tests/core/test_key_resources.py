@@ -92,13 +92,6 @@ def test_other_resources_are_refused(make_world: MakeWorld, given: Any) -> None:
     assert [error.field for error in caught.value.errors] == ["resources"]
 
 
-def test_resources_are_set_for_good(make_world: MakeWorld) -> None:
-    world = make_world()
-    created = world.create(resources=["task:42"])
-    with pytest.raises(TypeError, match="no field 'resources'"):
-        world.call("update_key", world.login(), created.record.id, resources=None)
-
-
 @pytest.mark.parametrize("overlap", [timedelta(0), timedelta(hours=1)])
 def test_a_successor_reaches_the_same(make_world: MakeWorld, overlap: timedelta) -> None:
     world = make_world()

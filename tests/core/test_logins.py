@@ -7,7 +7,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from tests.core.support import (
     SECOND,
     World,
     b64,
-    profile,
     sign,
     token,
     valid_claims,
@@ -29,8 +28,6 @@ from tests.core.support import (
 )
 
 from msk_auth import (
-    AsyncAuthenticator,
-    Authenticator,
     CredentialKind,
     KeyFormat,
     Login,
@@ -49,7 +46,6 @@ from msk_auth.errors import (
     RequestMalformed,
     StoreUnavailable,
 )
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 MakeWorld = Callable[..., World]
 HOUR = timedelta(hours=1)
@@ -647,22 +643,6 @@ def test_no_text_shows_a_credential() -> None:
 def test_a_function_is_called_by_its_name(function: Any, name: str) -> None:
     assert name_of(function) == name
     assert repr(RequestLogins([function] * 2, "")) == f"<RequestLogins {name}, {name}>"
-
-
-def test_the_annotations_take_functions_of_both_kinds() -> None:
-    def find(credential: str) -> Login | None:
-        return None if credential else Login("ann", datetime.now(UTC))
-
-    async def find_async(credential: str) -> Login | None:
-        return find(credential)
-
-    async def find_owner(_: str) -> Owner[int] | None:
-        return None
-
-    Authenticator(MemoryKeyStore(), find_owner={"ann": Owner("ann", (), 1)}.get, logins=[find])
-    AsyncAuthenticator(
-        AsyncMemoryKeyStore(), find_owner=find_owner, logins=[find, find_async], tokens=profile()
-    )
 
 
 def only(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:

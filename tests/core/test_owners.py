@@ -14,7 +14,7 @@ from tests.cases import refused_with
 from tests.core.support import MICROSECOND, NOW, SECOND, World, token
 
 from msk_auth import ApiKey, Login, Owner, Principal, Session
-from msk_auth.errors import ConfigurationError, Problem, StoreUnavailable
+from msk_auth.errors import Problem, StoreUnavailable
 from msk_auth.events import KeyEvent, Refusal
 from msk_auth.stores import KeyQuery
 
@@ -68,16 +68,6 @@ def test_a_key_is_its_owners_from_the_very_moment_on_that_the_owner_began(
     if is_accepted:
         assert world.enter(created.value.reveal()).key_id == created.record.id
         return
-    with refused_with("owner_disabled"):
-        world.enter(created.value.reveal())
-
-
-def test_a_predecessors_key_is_refused_under_a_lease_too(make_world: MakeWorld) -> None:
-    world = make_world(lease=LEASE)
-    created = world.create()
-    assert world.enter(created.value.reveal()).owner.since is None
-    world.owners["ann"] = ann(since=NOW + SECOND)
-    world.clock.advance(LEASE)
     with refused_with("owner_disabled"):
         world.enter(created.value.reveal())
 
@@ -164,13 +154,6 @@ def test_the_latest_time_that_a_token_can_have_is_compared_without_overflow(worl
     with pytest.raises(Problem) as refused:
         world.enter(token(auth_time=253_402_300_799))
     assert refused.value.code == "token_invalid"
-
-
-def test_since_needs_a_time_zone() -> None:
-    with pytest.raises(ConfigurationError, match=r"since=user\.created_at\.replace\(tzinfo=UTC\)"):
-        ann(NOW.replace(tzinfo=None))
-    assert ann(NOW).since == NOW
-    assert ann(None).since is None
 
 
 # Forgetting an owner.

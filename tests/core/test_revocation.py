@@ -179,13 +179,3 @@ def test_a_leaked_key_shows_its_value_in_one_attribute_only() -> None:
     leaked = LeakedKey(key, PLACE)
     assert key not in repr(leaked)
     assert leaked.key == key
-
-
-def test_a_key_that_was_revoked_at_this_moment_is_deleted_and_not_revoked_again(
-    world: World,
-) -> None:
-    created = world.create()
-    world.call("revoke_key", world.login(), created.record.id)
-    world.forget_calls()
-    assert world.call("forget_owner", "ann") == 0
-    assert world.events == [KeyEvent("deleted", NOW, world.store.get(created.record.id))]

@@ -64,15 +64,6 @@ def test_headers_that_share_a_slot_are_never_taken_for_each_other() -> None:
     assert found(cache, TextThatSharesItsSlot("Bearer öne")) is None
 
 
-def test_of_headers_that_share_a_slot_the_later_one_has_it() -> None:
-    cache, began = a_cache(), FrozenClock(NOW).monotonic()
-    fill(cache, SharesItsSlot(b"Bearer one"), "ada", began=began)
-    fill(cache, SharesItsSlot(b"Bearer two"), "bob", began=began)
-    assert found(cache, SharesItsSlot(b"Bearer one")) is None
-    assert found(cache, SharesItsSlot(b"Bearer two")) == "bob"
-    assert len(cache) == 1
-
-
 def test_garbage_is_not_digested() -> None:
     cache = a_cache()
     fill(cache, b"Bearer one", "ada", began=FrozenClock(NOW).monotonic())
@@ -91,25 +82,6 @@ def test_an_id_that_cannot_exist_is_not_found(header: str) -> None:
 
 
 # Credentials that may have several spellings.
-
-
-def test_spellings_of_one_login_push_out_nothing_but_each_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "MAX_ENTRIES", 100)
-    cache, began = a_cache(), FrozenClock(NOW).monotonic()
-    for number in range(36):
-        fill(cache, f"Bearer key{number}", "ada", began=began)
-    spellings = [f"Bearer login{'~' * number}" for number in range(1000)]
-    for spelling in spellings:
-        fill(cache, spelling, "ada", began=began, has_spellings=True)
-    assert [found(cache, f"Bearer key{number}") for number in range(36)] == ["ada"] * 36
-    assert [found(cache, each) for each in spellings] == [None] * 936 + ["ada"] * 64
-    # Another person's logins have a bound of their own. The cache is full, so the entry that ends first goes.
-    fill(cache, "Bearer other", "bob", began=began, has_spellings=True)
-    assert found(cache, "Bearer other") == "bob"
-    assert [found(cache, f"Bearer key{number}") for number in range(2)] == [None, "ada"]
-    assert [found(cache, each) for each in spellings[-64:]] == ["ada"] * 64
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, create_engine, insert
+from sqlalchemy import MetaData, create_engine
 from tests.databases import postgres_database
 
 from msk_auth import ApiKey, KeyFormat, KeyHasher
-from msk_auth.stores.sqlalchemy import api_key_table, prepare_sqlite
-from msk_auth.stores.sqlalchemy._table import to_row
+from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table, prepare_sqlite
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
@@ -30,16 +29,16 @@ def fill(url: str, count: int) -> list[str]:
     if engine.dialect.name == "sqlite":
         prepare_sqlite(engine)
     metadata = MetaData()
-    table = api_key_table(metadata)
+    api_key_table(metadata)
     metadata.create_all(engine)
+    store = SQLAlchemyKeyStore(engine)
     keys = [KeyFormat().generate() for _ in range(count)]
     hasher = KeyHasher()
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    records = (
-        ApiKey(key.id, "load", "owner", hasher.digest(key.reveal()), None, moment) for key in keys
-    )
-    with engine.begin() as connection:
-        connection.execute(insert(table), [to_row(record) for record in records])
+    for key in keys:
+        record = ApiKey(key.id, "load", "owner", hasher.digest(key.reveal()), None, moment)
+        store.insert(record, max_active=None, now=moment)
+    store.close()
     engine.dispose()
     return [key.reveal() for key in keys]
 

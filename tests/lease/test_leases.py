@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 from tests.core.support import World as CoreWorld
 
 from msk_auth import KeyFormat, Owner, Principal, local_principal
-from msk_auth import leases as module
 from msk_auth._async.leases import LeaseRegisterView, Leases
 from msk_auth._sync import leases as sync_leases
 from msk_auth._sync.leases import LeaseRegisterView as SyncRegisterView
@@ -56,29 +54,17 @@ class Suspended:
         yield
 
 
-class Clock(FrozenClock):
-    """A clock on which sleeping takes no time, and is noted."""
-
-    def __init__(self, calls: list[object]) -> None:
-        super().__init__(NOW)
-        self.calls = calls
-
-    async def async_sleep(self, seconds: float) -> None:
-        self.calls.append(seconds)
-
-
 class World:
-    def __init__(self, lease: timedelta | None = LEASE) -> None:
+    def __init__(self) -> None:
         self.calls: list[object] = []
-        self.clock = Clock(self.calls)
-        self.cache = None if lease is None else LeaseCache[str](lease, clock=self.clock)
+        self.clock = FrozenClock(NOW)
+        self.cache = LeaseCache[str](LEASE, clock=self.clock)
         self.flights = SingleFlight(Event, lambda: "here")
         self.leases = Leases[str](self.cache, cast("AsyncKeyStore", self), self.clock)
         self.leases._single_flight = self.flights
         self.leases.wait_for = self.wait_for  # type: ignore[method-assign]
         self.recorded: list[RecordedLease] = []
         self.suspends = False
-        self.fails: Exception | None = None
         self.takes = timedelta(0)
         self.while_waiting: Callable[[], object] = lambda: None
         self.principal = ANN
@@ -88,8 +74,6 @@ class World:
         self.calls.append("read")
         if self.suspends:
             await Suspended()
-        if self.fails is not None:
-            raise self.fails
         return list(self.recorded)
 
     async def record_lease(self, lease: RecordedLease) -> None:
@@ -133,18 +117,10 @@ class World:
         assert self.run(self.verification()) is self.principal
         return list(self.calls)
 
-    def wait(self) -> list[object]:
-        """What a writer did after its commit."""
-        self.calls.clear()
-        self.run(self.leases.await_expiry())
-        return list(self.calls)
-
     def entries(self) -> list[bool]:
-        assert self.cache is not None
         return [self.cache.find([header]) is not None for header in HEADERS]
 
     def fill(self, header: str, *, began: float = 0.0, until: datetime | None = None) -> None:
-        assert self.cache is not None
         fingerprint = self.cache.fingerprint(header)
         self.cache.fill(fingerprint, began, self.principal, until, has_spellings=False)
 
@@ -214,15 +190,12 @@ def test_a_read_that_began_earlier_replaces_no_newer_entry(world: World) -> None
 @pytest.mark.parametrize("headers", [[], ["Bearer one", "Bearer one"], ["bearer one"]])
 def test_other_headers_are_not_found(world: World, headers: list[str]) -> None:
     world.fill("Bearer one")
-    assert world.cache is not None
     assert world.cache.find(headers) is None
     assert world.cache.find([b"Bearer one"]) is ANN
 
 
 def test_no_two_caches_digest_alike(world: World) -> None:
     other = World()
-    assert world.cache is not None
-    assert other.cache is not None
     fingerprint = world.cache.fingerprint("Bearer one")
     assert len(world.cache._secret) == 32
     assert fingerprint.digest != other.cache.fingerprint("Bearer one").digest
@@ -230,30 +203,7 @@ def test_no_two_caches_digest_alike(world: World) -> None:
     assert len(fingerprint.digest) == 64
 
 
-def test_a_child_begins_with_no_entry(world: World) -> None:
-    world.fill("Bearer one")
-    assert world.cache is not None
-    world.cache._renew()
-    assert len(world.cache) == 0
-    world.fill("Bearer one")
-    assert world.entries()[0]
-
-
 # What waits.
-
-
-def test_only_what_may_have_several_spellings_is_bounded(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MAX_SPELLINGS", 1)
-    presented = [KEY, KeyFormat().generate(), KeyFormat().generate()]
-    for key, has_spellings in zip(presented, (False, True, True), strict=True):
-        attempt = world.run(world.leases.begin(key))
-        world.leases.keep(attempt, Authenticated(ANN, None, has_spellings=has_spellings))
-        world.leases.end(attempt)
-    assert world.cache is not None
-    kept = [world.cache.find([usual_header(key)]) for key in presented]
-    assert kept == [ANN, None, ANN]
 
 
 def test_a_verification_is_kept_and_reused_once_the_lease_is_recorded(world: World) -> None:
@@ -267,32 +217,10 @@ def test_a_verification_is_kept_and_reused_once_the_lease_is_recorded(world: Wor
     assert world.verify() == ["read", "verify"]
 
 
-def test_one_read_of_the_register_serves_several_verifications(world: World) -> None:
-    world.verify()
-    assert world.cache is not None
-    world.cache.clear()
-    assert world.verify() == ["verify"]
-
-
-def test_an_outcome_ends_with_its_credential(world: World) -> None:
-    world.outcome = Authenticated(ANN, NOW + SECOND)
-    world.verify()
-    world.clock.advance(SECOND)
-    assert world.verify() == ["read", "verify"]
-
-
-def test_nothing_is_kept_while_the_register_is_out_of_reach(world: World) -> None:
-    world.fails = ConnectionError()
-    assert world.verify() == ["read", "verify"]
-    assert world.verify() == ["verify"]
-    assert len(world.cache or ()) == 0
-
-
 @pytest.mark.parametrize("networks", [None, frozenset({"203.0.113.0/24"})])
 def test_a_request_waits_for_another_one_and_takes_its_outcome(
     world: World, networks: frozenset[str] | None
 ) -> None:
-    assert world.cache is not None
     # The address of each request is checked later.
     world.principal = replace(ANN, networks=networks)
     fingerprint = world.cache.fingerprint(usual_header(KEY))
@@ -304,7 +232,6 @@ def test_a_request_waits_for_another_one_and_takes_its_outcome(
 
 
 def test_a_request_that_waited_in_vain_verifies_by_itself(world: World) -> None:
-    assert world.cache is not None
     other = world.flights.join(world.cache.fingerprint(usual_header(KEY)).digest)
     assert world.verify() == ["wait", "read", "record", "verify"]
     assert other.finished.was_set == 0
@@ -323,7 +250,7 @@ def test_the_register_is_confirmed_by_one_request_at_a_time(world: World) -> Non
     other = world.flights.join(LeaseRegisterView)
     assert world.verify() == ["wait", "verify"]
     assert other.finished.was_set == 0
-    assert len(world.cache or ()) == 0
+    assert len(world.cache) == 0
 
 
 def test_a_thread_beside_the_one_that_confirms_verifies_without_a_lease(
@@ -348,46 +275,9 @@ def test_a_request_that_is_cancelled_before_it_verifies_holds_up_no_other(world:
     assert world.verify() == ["read", "record", "verify"]
 
 
-# A writer waits for what other processes may use.
-
-
 @pytest.mark.parametrize(
     ("longest", "seconds"),
     [(timedelta(0), 0.0), (-SECOND, 0.0), (SECOND, DRIFT + 0.005), (None, 5 * DRIFT + 0.005)],
 )
 def test_a_writer_waits_for_the_longest_lease(longest: timedelta | None, seconds: float) -> None:
     assert seconds_to_wait(longest) == pytest.approx(seconds, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("own", "recorded", "covered"),
-    [
-        (None, [], 0),
-        (None, [3], 3),
-        (LEASE, [], 2),
-        (LEASE, [1], 2),
-        (LEASE, [3, 1], 3),
-        (LEASE, [1, 4], 4),
-    ],
-)
-def test_the_longest_lease_is_that_of_any_process(
-    own: timedelta | None, recorded: list[int], covered: int
-) -> None:
-    world = World(own)
-    if own is not None:
-        world.fill("Bearer one")
-    world.recorded = [RecordedLease(timedelta(seconds=each), f"h{each}", 1) for each in recorded]
-    assert world.wait() == ["read", seconds_to_wait(timedelta(seconds=covered))]
-    assert len(world.cache or ()) == 0
-
-
-def test_a_writer_that_cannot_read_the_register_waits_for_the_maximum(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.fails = ValueError("no table")
-    assert world.wait() == ["read", seconds_to_wait(None)]
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.exc_info is not None
-    assert record.exc_info[1] is world.fails
-    assert "longest lease" in record.getMessage()

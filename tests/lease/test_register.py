@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
 from typing import Any
@@ -162,25 +161,6 @@ def test_an_older_mark_of_its_own_is_not_the_one_that_it_wrote(process: Process)
     assert [each.mark for each in process.own] == [3]
 
 
-@pytest.mark.parametrize("failing", ["read", "record"])
-def test_a_failure_is_logged_and_the_register_left_alone_for_a_second(
-    process: Process, failing: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    error = ValueError("no table")
-    process.register.fails[failing] = error
-    assert process.confirm()[-1] == failing
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.exc_info is not None
-    assert record.exc_info[1] is error
-    assert not process.view.allows_leases(process.clock.monotonic())
-    del process.register.fails[failing]
-    process.advance(0.999)
-    assert process.confirm() == []
-    process.advance(0.001)
-    assert process.confirm() == ["read", "record"]
-
-
 def test_what_stands_still_is_in_use_until_no_lease_on_it_can_be(process: Process) -> None:
     process.register.leases = [OTHER]
     # Its time counts from the end of each read to the beginning of the next: a read takes a second.
@@ -250,22 +230,6 @@ def test_what_is_gone_counts_no_longer_once_its_process_has_written_another_mark
     again = OTHER._replace(mark=8)
     process.register.leases = [again]
     assert process.run(process.view.read()) == [again]
-
-
-def test_what_cannot_be_removed_is_logged_and_still_not_in_use(
-    process: Process, caplog: pytest.LogCaptureFixture
-) -> None:
-    process.register.leases = [OTHER]
-    process.run(process.view.read())
-    error = ValueError("read-only")
-    process.register.fails["forget"] = error
-    assert process.watch(UNUSED + 1) == []
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.exc_info is not None
-    assert record.exc_info[1] is error
-    # Its mark is still known, and does not count as new.
-    assert process.run(process.view.read()) == []
 
 
 def test_a_child_is_another_process_that_has_to_record_itself(process: Process) -> None:
