@@ -3,7 +3,6 @@
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names.
 
 import json
-import threading
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, TypeAlias
@@ -23,10 +22,10 @@ from tests.integrations.adapters import send
 from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
 
-from msk_auth import Policy, Principal, require, require_interactive
+from msk_auth import Principal, require
 from msk_auth.errors import ConfigurationError, Problem, TooManyAttempts
 from msk_auth.http.openapi import complete_document
-from msk_auth.integrations.fastapi import FastAPIAuth, Guard
+from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.testing import list_routes
 
 pytestmark = pytest.mark.anyio
@@ -199,17 +198,6 @@ class TestHttpErrors:
         reply = await send(app, "GET", f"/raise/{status}".encode())
         assert (reply.status, reply.body, reply.header("x-hint")) == (status, b"", "1")
 
-    async def test_allow_lists_the_allowed_methods(self, app: FastAPI) -> None:
-        reply = await send(app, "DELETE", b"/tasks/1")
-        assert (reply.status, reply.header("allow")) == (405, "POST")
-
-    @pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
-    async def test_a_method_without_a_handler_reaches_nothing(
-        self, world: World, method: str
-    ) -> None:
-        reply = await send(fastapi_app(world.authenticator), method, b"/me", world.bearer("key"))
-        assert reply.status == 405
-
     async def test_handlers_of_the_application_stay(self, auth: FastAPIAuth[User]) -> None:
         async def mine(request: Request, error: Exception) -> PlainTextResponse:
             return PlainTextResponse(type(error).__name__, 499)
@@ -270,42 +258,6 @@ class TestGuards:
         assert auth.principal is auth.require()
         assert auth.require("a", "b") is auth.require("b", "a")
         assert auth.require() is not auth.require_interactive()
-
-    async def test_a_guard_carries_its_policy(self, auth: FastAPIAuth[User]) -> None:
-        guard = auth.require_interactive("admin:config").dependency
-        assert isinstance(guard, Guard)
-        assert guard.policy == require_interactive("admin:config")
-        assert auth.principal.dependency.policy == Policy()
-
-    async def test_a_guard_stays_on_the_event_loop(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        threads = set()
-        find = world.store.blocking.find
-
-        def spy(key_id: str) -> Any:
-            threads.add(threading.current_thread())
-            return find(key_id)
-
-        monkeypatch.setattr(world.store.blocking, "find", spy)
-        # A handler that is not async runs in a thread; its guard does not.
-        app = fastapi_app(world.authenticator)
-        assert (await send(app, "POST", b"/tasks/run", world.bearer("key"))).status == 200
-        assert threads == {threading.main_thread()}
-
-    async def test_of_a_router_guard_all_its_routes(
-        self, auth: FastAPIAuth[User], app: FastAPI, world: World
-    ) -> None:
-        router = APIRouter(prefix="/all", dependencies=[auth.require_interactive()])
-
-        @router.get("/one")
-        async def one(principal: Annotated[Principal[User], auth.principal]) -> str:
-            return principal.user.name
-
-        app.include_router(router)
-        assert (await send(app, "GET", b"/all/one")).status == 401
-        assert (await send(app, "GET", b"/all/one", world.bearer("key"))).status == 403
-        assert (await send(app, "GET", b"/all/one", world.bearer("jwt"))).json == "Alice"
 
     async def test_a_mounted_application_needs_its_own_install(
         self, auth: FastAPIAuth[User], world: World

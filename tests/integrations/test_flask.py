@@ -88,12 +88,6 @@ class TestMethods:
         assert site.client().options("/config", headers=PREFLIGHT).status_code == 401
         assert site.called == []
 
-    def test_a_405_lists_the_allowed_methods(self, site: Site) -> None:
-        site.app.get("/config")(site.auth.require()(site.view()))
-        reply = site.ask("PUT", "/config")
-        assert (reply.status_code, reply.json["title"]) == (405, "Method Not Allowed")
-        assert reply.allow == {"GET", "HEAD", "OPTIONS"}
-
 
 class TestClassBasedViews:
     def test_decorators_of_the_class(self, site: Site) -> None:
@@ -376,21 +370,6 @@ class TestChangesWhileItRuns:
         assert site.code("GET", "/things", "key") == "200"
         site.auth.protect(site.app, require_interactive())
         assert site.code("GET", "/things", "key") == "interactive_required"
-
-    def test_methods_of_one_view_have_their_own_policies(self, site: Site) -> None:
-        class Things(MethodView):
-            @site.auth.require()
-            def get(self) -> str:
-                return "get"
-
-            @site.auth.require_interactive()
-            def post(self) -> str:
-                return "post"
-
-        site.app.add_url_rule("/", view_func=Things.as_view("things"))
-        for _ in range(2):
-            assert site.code("GET", "/", "key") == "200"
-            assert site.code("POST", "/", "key") == "interactive_required"
 
 
 class TestSetUpsThatCannotWork:

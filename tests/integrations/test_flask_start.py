@@ -234,13 +234,6 @@ class TestAGuardInTheWrongPlace:
             site.auth.check(site.app)
         assert site.ask("GET", "/old", "jwt").status_code == 500
 
-    def test_two_routes_above_one_guard_are_right(self, site: Site) -> None:
-        site.app.get("/a")(site.app.get("/b")(site.auth.require()(site.view())))
-        site.auth.check(site.app)
-        for path in ("/a", "/b"):
-            assert site.code("GET", path) == "credentials_missing"
-            assert site.code("GET", path, "key") == "200"
-
     @pytest.mark.parametrize("wrong", [MethodView, "view", None])
     def test_on_what_is_no_view(self, site: Site, wrong: Any) -> None:
         for decorate in (site.auth.require(), site.auth.require_interactive(), site.auth.public):
@@ -277,11 +270,6 @@ class TestWhatIsFoundBeforeTheFirstRequest:
         site.app.testing = True
         with pytest.raises(ConfigurationError, match="'tasks' stands above its route"):
             site.ask("GET", "/tasks", "jwt")
-
-    def test_an_application_factory_learns_it_at_once(self, site: Site) -> None:
-        self.expose(site)
-        with pytest.raises(ConfigurationError, match="Write the route first"):
-            site.auth.check(site.app)
 
     def test_a_view_that_comes_after_a_check(self, site: Site) -> None:
         site.auth.check(site.app)
@@ -364,14 +352,6 @@ class TestViewsThatCannotBeDecorated:
             site.auth.check(site.app)
         site.auth.declare_view(site.app, "static", None)
         assert site.code("GET", "/static/x") == "404"
-
-    def test_a_view_of_another_package_that_is_registered_already(self, site: Site) -> None:
-        site.app.get("/swagger")(site.view("swagger"))
-        site.auth.declare_view(site.app, "swagger", require("tasks:run"))
-        assert site.code("GET", "/swagger") == "credentials_missing"
-        assert site.code("GET", "/swagger", "key_read") == "permission_denied"
-        assert site.code("GET", "/swagger", "key") == "200"
-        assert site.called == ["swagger"]
 
     def test_on_top_of_what_the_view_itself_demands(self, site: Site) -> None:
         site.app.get("/tasks")(site.auth.require("tasks:read")(site.view("tasks")))

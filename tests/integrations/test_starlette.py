@@ -15,10 +15,10 @@ pytest.importorskip("starlette")
 
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route, Router, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketState
+from starlette.websockets import WebSocket
 from tests.contract.adapter import User, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
@@ -27,7 +27,6 @@ from tests.integrations.test_websockets import DENIAL, connect
 from msk_auth import any_credential, require, require_interactive
 from msk_auth.errors import ConfigurationError, CredentialsMissing, Problem
 from msk_auth.http.answers import Answer, ProblemRenderer
-from msk_auth.integrations import _starlette
 from msk_auth.integrations.starlette import StarletteAuth
 
 pytestmark = pytest.mark.anyio
@@ -293,33 +292,6 @@ async def test_it_is_admitted_where_a_guard_has_let_it_pass(
     assert (await send(app, "GET", b"/in", world.bearer("key"))).json is True
     # What the application has verified for itself is no guard's.
     assert (await send(app, "GET", b"/own", world.bearer("key"))).json is False
-
-
-ANSWER = Answer(401, (("content-type", "application/problem+json"),), b'{"code":"key_revoked"}')
-
-
-async def refuse(state: WebSocketState) -> list[Any]:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any: ...
-
-    websocket = WebSocket({"type": "websocket", "extensions": DENIAL, "headers": []}, receive, send)
-    websocket.application_state = state
-    connection: HTTPConnection = websocket
-    assert await _starlette._send(connection, ANSWER) is None
-    return sent
-
-
-async def test_after_the_handshake_it_is_closed() -> None:
-    (close,) = await refuse(WebSocketState.CONNECTED)
-    assert close == {"type": "websocket.close", "code": 1008, "reason": "key_revoked"}
-
-
-async def test_nothing_is_sent_after_the_close() -> None:
-    assert await refuse(WebSocketState.DISCONNECTED) == []
 
 
 async def test_a_websocket_is_refused_as_ever_where_refusals_are_http_errors(
