@@ -437,6 +437,8 @@ def test_many_threads_lose_no_use() -> None:
 # That this is exact is shown in `tests/lease/`.
 
 LEASE = timedelta(milliseconds=250)
+
+
 def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) -> None:
     world = make_world(lease=LEASE)
     key = world.create().value.reveal()

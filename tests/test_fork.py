@@ -12,7 +12,7 @@ import pytest
 from tests.forked import in_child
 
 from msk_auth import _fork
-from msk_auth._fork import abandon, after_fork_in_child
+from msk_auth._fork import after_fork_in_child
 
 
 class Renewed:
@@ -72,9 +72,3 @@ def test_one_renewal_that_fails_keeps_no_other_from_being_made(
         return both[1].renewals, [record.levelno for record in caplog.records]
 
     assert in_child(renewals_and_errors) == (1, [logging.ERROR])
-
-
-def test_what_is_abandoned_is_not_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fork, "_inherited", kept := [])
-    abandon(connection := object())
-    assert kept == [connection]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-from tests.cases import case
 
 import msk_auth
 import msk_auth.stores
@@ -81,44 +78,6 @@ def test_every_public_name_has_its_public_module() -> None:
     for name, value in DEFINITIONS.items():
         assert value.__module__.startswith("msk_auth."), name
         assert value.__name__ == name
-
-
-def assigned_texts(path: str) -> dict[str, str]:
-    """The names that a module assigns at its top, with the text that stands directly below."""
-    body = ast.parse(Path(path).read_text("utf-8")).body
-    texts = {}
-    for statement, following in zip(body, [*body[1:], ast.Pass()], strict=True):
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
-                match following:
-                    case ast.Expr(value=ast.Constant(value=str(text))):
-                        texts[name] = text
-                    case _:
-                        texts[name] = ""
-    return texts
-
-
-DOCUMENTED_BELOW = (
-    "msk_auth.core", "msk_auth._sync", "msk_auth._async", "msk_auth.authenticator", "msk_auth.tokens", "msk_auth._route_audit",
-)  # fmt: skip
-
-
-def test_every_public_name_has_a_docstring() -> None:
-    paths = {
-        module.__file__
-        for name, module in sys.modules.items()
-        if name.startswith(DOCUMENTED_BELOW) and module.__file__ is not None
-    }
-    assigned = [assigned_texts(path) for path in sorted(paths)]
-    for name in OBJECTS:
-        with case(name):
-            if name in DEFINITIONS:
-                text = inspect.getdoc(DEFINITIONS[name]) or ""
-                # What `dataclass` generates is not a description.
-                assert not text.startswith(f"{name}(")
-            else:
-                (text,) = [texts[name] for texts in assigned if name in texts]
-            assert len(text) > 20
 
 
 # Errors.

@@ -18,17 +18,6 @@ def test_the_readme_shows_the_tested_snippet(snippet: Path) -> None:
     assert f"```python\n{snippet.read_text('utf-8')}```" in README
 
 
-def test_the_commands_of_the_readme_exist_and_ci_runs_them() -> None:
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    commands = re.findall(r"^\$ make ([a-z-]+)", README, re.MULTILINE)
-    assert commands == ["run", "test"]
-    for command in commands:
-        assert re.search(rf"^{command}:", makefile, re.MULTILINE)
-    ci = (ROOT / ".ci" / "run").read_text("utf-8")
-    assert '"make test" make test' in ci
-    assert '"make check" make check' in ci
-
-
 def test_the_files_that_the_readme_points_at_exist() -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links != []
