@@ -296,6 +296,18 @@ def test_a_person_cannot_give_a_key_of_another_owner_more_than_their_token_was_g
     assert world.call("revoke_key", nothing, wider.id, on_behalf_of="svc").revoked_at is not None
 
 
+def test_grants_of_a_token_give_no_more_than_the_person_may_hand_out(make_world: MakeWorld) -> None:
+    both, read = frozenset({"tasks:read", "tasks:run"}), frozenset({"tasks:read"})
+    issuer = StubIssuer(scopes=both)
+    world, table, _ = external_world(make_world, issuer, may_act_for=lambda _person, _owner: read)
+    world.owners["svc"] = Owner("svc", both, None)
+    table[PROVIDER, "00u1"] = world.owners["ann"]
+    principal = world.enter(external_token())
+    with pytest.raises(InputInvalid):
+        world.call("create_key", principal, name="ci", scopes=both, on_behalf_of="svc")
+    assert world.call("create_key", principal, name="ci", on_behalf_of="svc").record.scopes == read
+
+
 def test_an_exchanged_token_and_a_reference_stay_limited(make_world: MakeWorld) -> None:
     issuer = StubIssuer(scopes=frozenset({"tasks:read", "openid"}))
     world, table, _ = external_world(

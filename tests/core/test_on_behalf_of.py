@@ -107,6 +107,8 @@ def test_each_event_names_the_person_and_the_account(team: Team) -> None:
     edited = team.call("update_key", successor.record.id, labels=["env:prod"])
     revoked = team.call("revoke_key", successor.record.id)
     team.call("delete_key", successor.record.id)
+    other = team.create()
+    ended = team.call("expire_key", other.record.id, at=NOW)
     assert world.events == [
         KeyEvent("created", NOW, created.record, ann),
         KeyEvent(
@@ -116,6 +118,8 @@ def test_each_event_names_the_person_and_the_account(team: Team) -> None:
         KeyEvent("updated", NOW, edited, ann, fields=("labels",)),
         KeyEvent("revoked", NOW, revoked, ann, cause="delegate"),
         KeyEvent("deleted", NOW, world.store.get(successor.record.id), ann),
+        KeyEvent("created", NOW, other.record, ann),
+        KeyEvent("revoked", NOW, ended, ann, cause="delegate"),
     ]
     assert {event.record.owner_id for event in world.events} == {ACME}
 
