@@ -400,6 +400,39 @@ async def test_no_spelling_of_a_uri_reaches_another_resource(
 
 
 @pytest.mark.parametrize(
+    "uri",
+    [
+        "https:/a.test/admin", "https:a.test/admin", "HTTPS:///a.test/admin", "https://a.test:443/admin", "https://a.test:/admin",
+        "https://@a.test/admin", "https://a%2Etest/admin", "https://%EF%BD%81.test/admin", "https://a%C2%AD.test/admin",
+        "http://2130706433/admin", "http://0x7f.1/admin", "http://0177.0.0.1/admin", "https://b.test",
+        "file:/srv/admin", "file:////srv/admin", "file://localhost/srv/admin", "file:%2e///srv/admin", "notes://a|b", "notes://a<b",
+    ],
+)  # fmt: skip
+async def test_no_spelling_of_a_web_address_or_a_file_reaches_another_resource(
+    uri: str, world: World, server: Server
+) -> None:
+    """A parser that normalizes, such as that of the official SDK before 2.0, makes one resource of these."""
+    auth = server.auth
+    other = {
+        name: auth.require("tasks:read")
+        for name in ("https:{+any}", "http:{+any}", "file:{+any}", "notes:{+any}")
+    }
+    names = (
+        *("https://a.test/admin", "https://b.test/", "http://127.0.0.1/admin"),
+        *("file:///srv/admin", "notes://a%7Cb", "notes://a%3Cb"),
+    )
+    app = auth.protect(
+        server, resources=other | {name: auth.require("admin:config") for name in names}
+    )
+    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri))
+    assert "result" not in reply.json
+    assert server.received == []
+    for plain in ("https://a.test/notes/1", "file:///srv/notes", "notes://a"):
+        reply = await post(app, world.bearer("key"), rpc("resources/read", uri=plain))
+        assert "result" in reply.json
+
+
+@pytest.mark.parametrize(
     ("method", "params", "code"),
     [
         ("tools/call", {"name": "unnamed"}, "not_found"),

@@ -96,8 +96,13 @@ _HOLDER: Final = attrgetter("kind", "owner.id", "key_id", "session_id", "identit
 # The data of a server-sent event.
 _EVENT: Final = re.compile(rb"^data:(.*)", re.MULTILINE)
 _EXPRESSION: Final = re.compile(r"\\\{([^\w}]*)([^\W\d]\w*)([^}]*)\\\}")
-# A server's parser of URIs drops or rewrites these, so that another resource would be read than the gate has looked up.
-_AMBIGUOUS_URI: Final = re.compile(r"[^!-~]|\\")
+# A server's parser drops or rewrites these, so that another resource would be read than the gate has looked up: what no URI may have
+# (RFC 3986), and other spellings of web addresses and files than the normalized one (WHATWG URL).
+_AMBIGUOUS_URI: Final = re.compile(
+    r'[^!-~]|["<>\\^`{|}]|^file:(?!///[^/])'
+    r"|^(?:https?|wss?|ftp):(?!//(?:[a-z\d-]+\.)*[a-z][a-z\d-]*/)",
+    re.ASCII | re.IGNORECASE,
+)
 _DOT_SEGMENT: Final = re.compile(r"(?<![^/\\?#])\.\.?(?![^/\\?#])")
 
 
