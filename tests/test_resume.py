@@ -332,7 +332,7 @@ def test_a_reference_is_no_credential_of_a_request(world: World) -> None:
 def test_a_resumed_principal_makes_no_reference(world: World) -> None:
     for principal in (login(world), world.key_principal()):
         resumed = world.call("resume", world.auth.reference(principal))
-        with pytest.raises(ConfigurationError, match="Hand that reference on"):
+        with pytest.raises(ConfigurationError, match="Pass that reference on"):
             world.auth.reference(resumed)
 
 

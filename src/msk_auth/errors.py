@@ -1,4 +1,4 @@
-"""What the library raises: problems, each with its status and code, and mistakes in a configuration."""
+"""The exceptions of the library: problems, each with its status and code, and mistakes in a configuration."""
 
 from __future__ import annotations
 

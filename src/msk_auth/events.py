@@ -1,4 +1,4 @@
-"""What happens to keys and credentials: the events that `on_event` and `on_change` get."""
+"""The events of keys and credentials, for `on_event` and `on_change`."""
 
 from __future__ import annotations
 

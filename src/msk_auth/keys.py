@@ -1,4 +1,4 @@
-"""What the operations on keys take and return, beside the records and limits at the top of the package."""
+"""Arguments and results of the operations on keys, beside the records and limits at the top of the package."""
 
 from __future__ import annotations
 

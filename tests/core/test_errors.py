@@ -141,7 +141,7 @@ def test_other_answers_have_no_further_members() -> None:
 
 def test_a_detail_contains_the_numbers_that_help() -> None:
     assert KeyLimitReached(5).detail == (
-        "An account may have 5 active API keys. Revoke one that is no longer used first."
+        "An account may have 5 active API keys. Revoke an unused key first."
     )
     assert KeyLimitReached(5).limit == 5
     assert TooManyAttempts(30).detail == "Too many attempts. Try again in 30 seconds."
@@ -180,7 +180,7 @@ def test_answers_have_what_they_were_made_with() -> None:
     assert denied.challenge() == {"error": "insufficient_scope", "scope": "a b"}
     assert denied.detail == "This operation needs the permission a and b."
     assert PermissionDenied(()).challenge() == {"error": "insufficient_scope"}
-    assert PermissionDenied(()).detail.startswith("This key is limited to scopes of its own")
+    assert PermissionDenied(()).detail.startswith("This key has scopes")
     assert PermissionDenied({"a"}, "Not on Sundays.").detail == "Not on Sundays."
     assert Forbidden("address_not_allowed", key_id="k").key_id == "k"
     assert LoginTooOld(timedelta(minutes=5)).max_age == timedelta(minutes=5)

@@ -221,7 +221,7 @@ def test_a_token_with_grants_passes_where_a_permission_is_named_that_it_has(
         expected = {"error": "insufficient_scope", "scope": scope}
         assert refused.value.status == 403
         assert refused.value.challenge() == {k: v for k, v in expected.items() if v is not None}
-    assert "This token is limited to what it was granted" in refused.value.detail
+    assert "This token is limited to its grants" in refused.value.detail
     # A person logs in with a token that has grants as well.
     for policy in (require_interactive(), require_interactive("tasks:read")):
         if is_person:

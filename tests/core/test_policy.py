@@ -267,7 +267,7 @@ def test_a_key_and_other_credentials_without_a_person_are_told_apart() -> None:
     script = local_principal(Owner("ann", frozenset({"write"}), "Ann"), at=NOW)
     for caller, message in (
         (principal(API_KEY), "API keys cannot be used"),
-        (script, "stands for no person"),
+        (script, "is a machine's"),
     ):
         with pytest.raises(InteractiveRequired, match=message):
             LOGIN.check(caller, NOW)
@@ -356,9 +356,9 @@ def test_a_token_with_grants_passes_as_a_key_with_scopes_and_a_persons_as_a_logi
 @pytest.mark.parametrize(
     ("caller", "detail"),
     [
-        (SCOPED, "use a key without scopes of its own"),
-        (MACHINE, "This token is limited to what it was granted"),
-        (PERSON, "This token is limited to what it was granted"),
+        (SCOPED, "use a key without scopes"),
+        (MACHINE, "This token is limited to its grants"),
+        (PERSON, "This token is limited to its grants"),
     ],
 )
 def test_the_refusal_says_what_to_do(caller: Principal[str], detail: str) -> None:
@@ -382,7 +382,7 @@ def test_any_credential_demands_nothing_else(more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("two", [*itertools.combinations(["interactive", "login", "key"], 2)])
 def test_a_policy_for_two_kinds_is_refused_at_start(two: tuple[str, str]) -> None:
     require_key().check(WHOLE, NOW)
-    with pytest.raises(ConfigurationError, match="no policy demands two of them"):
+    with pytest.raises(ConfigurationError, match="a policy cannot require two of them"):
         Policy(**dict.fromkeys(two, True))  # type: ignore[arg-type]
 
 
@@ -428,9 +428,9 @@ def test_what_is_no_principal_is_refused_without_its_value(given: Any) -> None:
         (require(), "an API key or a login token"),
         (require("a"), "an API key or a login token"),
         (any_credential(), "an API key or a login token"),
-        (require_interactive("a"), "takes no API key"),
-        (require_interactive(max_age=timedelta(hours=1)), "takes no API key"),
-        (require_login("a"), "takes no API key"),
+        (require_interactive("a"), "not an API key"),
+        (require_interactive(max_age=timedelta(hours=1)), "not an API key"),
+        (require_login("a"), "not an API key"),
         (require_key("a"), "for API keys only"),
     ],
 )

@@ -222,8 +222,8 @@ async def test_the_error_of_a_middleware_about_a_body_is_the_answer(client: Clie
 async def test_without_credentials_a_route_says_which_kind_it_takes(client: Client) -> None:
     for method, path, words in (
         ("GET", "/tasks", "an API key or a login token"),
-        ("POST", "/fresh", "takes no API key"),
-        ("POST", "/api/keys", "takes no API key"),
+        ("POST", "/fresh", "not an API key"),
+        ("POST", "/api/keys", "not an API key"),
         ("GET", "/key", "for API keys only"),
     ):
         reply = await send(client.app, method, path.encode())

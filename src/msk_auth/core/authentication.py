@@ -1,17 +1,17 @@
-"""Authentication, from the credential to the principal: what decides it. `_async.verification` looks up what it needs.
+"""Decisions of authentication, from the credential to the principal. `_async.verification` makes the look-ups.
 
 Authentication takes these steps in this order. A failed check ends the request:
 
-1. Read the header (`read_bearer`). A bearer credential decides alone: only without one the application's
+1. Read the header (`read_bearer`). A bearer credential decides alone: only without a bearer credential, the application's
    functions look for a login elsewhere in the request.
-2. Distinguish a key from a token, and check its form: no I/O for a malformed one.
-3. A key: find the record, compare the digest, and only then look at revoked and expired.
-   A token: its issuer checks signature and claims. One of no issuer, and any other text that does not begin as a key
-   does: the application's functions, in their order, say whose login it is. Then that its session is open.
-4. Find the owner, read anew. Refuse a disabled owner, and a credential that is older than its owner: it belongs to a
-   predecessor with the same id. Under a lease refuse an owner that a request could change.
-5. The effective permissions are the owner's permissions now, cut down to the key's scopes, or to what the token was granted.
-6. A key that has networks is refused from an address outside of them, also where a lease covers steps 3 to 5.
+2. Distinguish a key from a token, and check the format: a malformed credential causes no I/O.
+3. A key: find the record, compare the digest, and only then check for revoked and expired.
+   A token: its issuer checks signature and claims. Other tokens, and any other text without a key's prefix: call the
+   application's functions, in order. Then check that the session is open.
+4. Read the owner again. Refuse a disabled owner, and a credential that is older than its owner, since it belongs to a
+   predecessor with the same id. Under a lease refuse a mutable owner.
+5. The effective permissions are the owner's current permissions, limited to the key's scopes, or to the token's grants.
+6. Refuse a key with networks from an address outside of them, even if a lease covers steps 3 to 5.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from .networks import contain
 from .tokens import ParsedToken, TokenIssuer, check_opaque
 
 MAX_HEADER_LENGTH = 16_384
-"""The longest header value that is read; a longer one is refused before any other work."""
+"""The maximum length of a header value; a longer value is refused before any other work."""
 
 # Rarely used patterns are compiled on first use.
 # `auth-scheme` is a token, `credentials` a token68 (RFC 9110, sections 5.6.2 and 11.2).
 _SCHEME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-# Written out: ignoring case takes twice as long, and matches a Kelvin sign as a K.
+# Letters written out: ignoring case takes twice as long, and matches a Kelvin sign as a K.
 _BEARER = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([0-9A-Za-z\-._~+/]+=*)")
-# The only credentials with commas in them: those of another scheme that takes parameters.
+# The only credentials with commas: those of another scheme with parameters.
 _PARAMETER = r"""[!#$%&'*+.^_`|~0-9A-Za-z-]+ *= *(?:"(?:[^"\\]|\\.)*"|[^\s",=][^\s",]*)"""
 _WITH_PARAMETERS = rf"\s*{_SCHEME} +{_PARAMETER}(?: *, *{_PARAMETER})*\s*"
 
@@ -60,7 +60,7 @@ def read_bearer(authorization: Sequence[str | bytes]) -> str | None:
             Several values count as one value, joined with commas.
 
     Returns:
-        The token, or None if there is no header, or one of another scheme.
+        The token, or None if there is no header, or the header has another scheme.
 
     Raises:
         RequestMalformed: There is more than one credential, or the header is too long, violates the grammar, or contains
@@ -97,17 +97,17 @@ def read_bearer(authorization: Sequence[str | bytes]) -> str | None:
 def bearer_of_key(
     given: Sequence[str | bytes], authorization: Sequence[str | bytes], key_format: KeyFormat
 ) -> tuple[str | bytes, ...]:
-    """The `Authorization` header that a key in a header of its own stands for, where an application accepts one.
+    """The `Authorization` header for a key in another header, if an application accepts one.
 
     Args:
         given: The value of every such header of the request, in order.
-        authorization: The value of every `Authorization` header; they are returned if there is no key beside them.
-        key_format: What the keys look like. A token is never read from there.
+        authorization: The value of every `Authorization` header, returned if there is no key in the other header.
+        key_format: The format of the keys. A token in this header is refused.
 
     Raises:
-        RequestMalformed: There are several keys, or an `Authorization` header as well: proxies and services would disagree about
-            which of them counts.
-        CredentialRefused: It is no key.
+        RequestMalformed: There are several keys, or an `Authorization` header as well: proxies and services could choose
+            different credentials.
+        CredentialRefused: The value is not a key.
     """
     if not given:
         return tuple(authorization)
@@ -122,7 +122,7 @@ def bearer_of_key(
 
 
 def _joined(authorization: Sequence[str | bytes]) -> str:
-    """Several headers as one value, as a WSGI server joins them (RFC 9110, sections 5.3 and 5.5; PEP 3333).
+    """Several headers joined to one value, as by a WSGI server (RFC 9110, sections 5.3 and 5.5; PEP 3333).
 
     A WSGI application never sees them separately. All other adapters join them too, so that the same request gets the
     same answer everywhere.
@@ -155,16 +155,16 @@ def _text(value: str | bytes) -> str:
 
 
 class Rules(NamedTuple):
-    """What an application configured, as far as decisions depend on it.
+    """The application's configuration on which decisions depend.
 
     Attributes:
         key_format: The prefixes of the keys.
-        hasher: How keys are digested.
-        issuers: Those whose JWTs are accepted.
-        logins: The application's functions that return a `Login` for a credential of their own.
-        checks_sessions: Whether the application has a `find_session`.
-        shares_principals: Whether several requests may get the same principal, as they do under a lease.
-        delegates: Whether the application has a `may_act_for`.
+        hasher: Digests and compares keys.
+        issuers: The issuers whose JWTs are accepted.
+        logins: The application's functions that return a `Login` for their own credentials.
+        checks_sessions: True if the application has a `find_session`.
+        shares_principals: True if requests may share a principal, as under a lease.
+        delegates: True if the application has a `may_act_for`.
     """
 
     key_format: KeyFormat
@@ -198,13 +198,13 @@ class Authenticated(NamedTuple):
     """The outcome of `authenticate`.
 
     Attributes:
-        principal: Who the request acts as.
-        valid_until: When the credential itself ends, however it is cached; None means it does not.
-        reusable: Whether a lease may cover it. It may not if only the application knows when the credential ends.
-        upgrade: The stored digest and the one that should take its place, if the scheme or the
+        principal: The principal of the request.
+        valid_until: The end of the credential itself, regardless of caches; None means that it does not end.
+        reusable: True if a lease may cover it. A lease may not if only the application knows when the credential ends.
+        upgrade: The stored digest and its replacement, if the scheme or the
             pepper changed.
-        has_spellings: Whether other texts may be the same credential. What decodes it is the application's, and decoders
-            such as that of base64 may ignore characters.
+        has_spellings: True if other texts may be the same credential: the application's decoder may ignore characters, as
+            many base64 decoders do.
     """
 
     principal: Principal[Any]
@@ -215,7 +215,7 @@ class Authenticated(NamedTuple):
 
 
 Presented: TypeAlias = KeyValue | ParsedToken | OpaqueToken
-"""A bearer credential, of which nothing is believed but its form."""
+"""A well-formed bearer credential, which is not trusted yet."""
 
 
 def read_credential(
@@ -223,18 +223,18 @@ def read_credential(
     authorization: Sequence[str | bytes],
     elsewhere: RequestLogins | None = None,
 ) -> Presented | RequestLogins:
-    """What a request presents, by its form alone (steps 1 and 2): garbage costs no look-up and no cryptography.
+    """The credential of a request, by its format alone (steps 1 and 2): garbage costs no look-up and no cryptography.
 
     Args:
-        rules: What the application configured.
+        rules: The application's configuration.
         authorization: The values of every `Authorization` header.
-        elsewhere: What may find a login in the rest of the request. Asked only if the header has no bearer credential:
-            what it has is accepted or refused, and never combined with anything.
+        elsewhere: Functions that may find a login in the rest of the request. Called only if the header has no bearer
+            credential, which is accepted or refused alone.
 
     Raises:
-        CredentialsMissing: Nothing of our kind.
-        RequestMalformed: The header cannot be read.
-        CredentialRefused: It cannot be a credential.
+        CredentialsMissing: There is no credential of our kind.
+        RequestMalformed: The header is malformed.
+        CredentialRefused: The credential is malformed.
     """
     credential = read_bearer(authorization)
     if credential is None:
@@ -247,7 +247,7 @@ def read_credential(
         check_opaque(credential)
         return OpaqueToken(credential)
     try:
-        # A JWT has dots and a key never has. What is neither was most likely meant as a key.
+        # A JWT has dots and a key never has. Other texts were most likely meant as a key.
         if "." in credential:
             return ParsedToken(credential)
         return rules.key_format.parse(credential)
@@ -259,14 +259,14 @@ def read_credential(
 
 
 def at_address(principal: Principal[Any], address: str | None) -> Principal[Any]:
-    """The principal of a request that comes from an address (step 6).
+    """The principal of a request from an address (step 6).
 
     Args:
-        principal: As its credential was verified, perhaps for another request.
-        address: Of the client, as the server knows it; None if it does not.
+        principal: The principal of the credential, perhaps verified for another request.
+        address: The client's address, as the server sees it; None if unknown.
 
     Raises:
-        Forbidden: The key does not work from there. Only the holder of the right secret learns it.
+        Forbidden: The key does not work from this address. Only the holder of the right secret learns this.
     """
     if principal.networks is None:
         return principal
@@ -278,15 +278,15 @@ def at_address(principal: Principal[Any], address: str | None) -> Principal[Any]
 def stands(
     owner: Owner[Any] | None, rules: Rules, made_at: datetime | None
 ) -> TypeGuard[Owner[Any]]:
-    """Whether there is an owner, who is not disabled and was there when the credential was made.
+    """True if the owner exists, is not disabled, and is not newer than the credential.
 
     Args:
-        owner: What was found.
-        rules: What the application configured.
-        made_at: When the credential was made; None if that is no question.
+        owner: The result of the look-up.
+        rules: The application's configuration.
+        made_at: The time when the credential was made; None to skip this check.
 
     Raises:
-        NotShareable: Several requests would share the owner, and one of them could change it.
+        NotShareable: Requests would share the owner, which is mutable.
     """
     if owner is None or owner.disabled:
         return False
@@ -298,5 +298,5 @@ def stands(
 
 
 def within(owner: Owner[Any], scopes: frozenset[str] | None) -> frozenset[str]:
-    """The owner's permissions now, cut down to scopes (step 5)."""
+    """The owner's current permissions, limited to scopes (step 5)."""
     return owner.permissions if scopes is None else owner.permissions & scopes

@@ -3,7 +3,7 @@
 ::
 
     MskAuthError
-    ├── ConfigurationError              an unsafe configuration; raised at start
+    ├── ConfigurationError              an unsafe configuration, mostly at start
     └── Problem                         an answer: status, code, challenge (RFC 9457, RFC 6750)
         ├── CredentialsMissing      401 credentials_missing
         ├── RequestMalformed        400 request_malformed
@@ -21,7 +21,7 @@
         ├── SigningKeysUnavailable  503 signing_keys_unavailable
         └── StoreUnavailable        503 store_unavailable
 
-A class is for what an application may answer in its own way. Reasons that all get one treatment are rows of a table.
+Answers that an application may treat differently have a class. Reasons that it treats alike are rows of a table.
 
 An application adds its own answers by subclassing :class:`Problem` (or :class:`NotFound`) with a
 `status`, a `code` and a `title`; every adapter renders them the same way. No message contains the
@@ -39,7 +39,7 @@ _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
 
 PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
-"""What the `type` of problem documents begins with; `#` and the code are added."""
+"""The beginning of the `type` of problem documents; `#` and the code follow."""
 
 
 class MskAuthError(Exception):
@@ -47,7 +47,7 @@ class MskAuthError(Exception):
 
 
 class ConfigurationError(MskAuthError):
-    """An unsafe configuration. The message says what to write instead."""
+    """An unsafe configuration. The message names the correct form."""
 
 
 class _StatusCode:
@@ -59,15 +59,15 @@ class Problem(MskAuthError):
     """An answer other than success, independent of any web framework (RFC 9457).
 
     Args:
-        detail: What is wrong and what to do about it. Defaults to the class's text.
+        detail: The problem and its remedy. Defaults to the class's text.
 
     Attributes:
         status: The HTTP status code.
-        status_code: The same, on the class too, under the name where the tools of Starlette and Litestar look for it.
-        code: The stable, machine-readable name of this answer; also the anchor of its page in the
+        status_code: The same value, also on the class, for tools of Starlette and Litestar.
+        code: The stable, machine-readable name of this answer; also the anchor of its section in the
             docs.
         title: The same for every occurrence of this code.
-        retry_after: Seconds after which trying again makes sense (RFC 9110, section 10.2.3), or
+        retry_after: The seconds after which the client may try again (RFC 9110, section 10.2.3), or
             None.
     """
 
@@ -84,7 +84,7 @@ class Problem(MskAuthError):
 
     @property
     def detail(self) -> str:
-        """What is wrong and what to do about it."""
+        """The problem and its remedy."""
         detail: str = self.args[0] if self.args else self.default_detail
         return detail
 
@@ -98,13 +98,13 @@ class Problem(MskAuthError):
     def response_headers(
         self, realm: str = "api", parameters: Mapping[str, str] = _NO_PARAMETERS
     ) -> dict[str, str]:
-        """The headers of the answer, for an application that writes its errors in a form of its own.
+        """The headers of the answer, for an application with its own error format.
 
-        They are `cache-control`, and where they apply `www-authenticate` and `retry-after`.
+        They are `cache-control`, and if they apply `www-authenticate` and `retry-after`.
 
         Args:
-            realm: That of the authenticator.
-            parameters: More of them for a challenge, such as `resource_metadata` (RFC 9728).
+            realm: The authenticator's realm.
+            parameters: Further parameters of a challenge, such as `resource_metadata` (RFC 9728).
         """
         headers = {"cache-control": "no-store"}
         challenge = self.challenge()
@@ -123,7 +123,7 @@ class Problem(MskAuthError):
 
 
 class CredentialsMissing(Problem):
-    """No credentials, or credentials of another scheme. The challenge carries no error (RFC 6750, section 3.1)."""
+    """No credentials, or credentials of another scheme. The challenge has no error (RFC 6750, section 3.1)."""
 
     status = 401
     code = "credentials_missing"
@@ -135,7 +135,7 @@ class CredentialsMissing(Problem):
 
 
 class RequestMalformed(Problem):
-    """The request cannot be read: a broken header, or more than one credential (RFC 6750, section 3.1)."""
+    """The request is malformed: a broken header, or more than one credential (RFC 6750, section 3.1)."""
 
     status = 400
     code = "request_malformed"
@@ -175,7 +175,7 @@ _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
         "The API key is not known",
         "No key with this value exists here. Check that it belongs to this server, or create a new one.",
     ),
-    # From here on the secret was the right one.
+    # For the following codes, the secret was right.
     "key_revoked": (
         "The API key was revoked",
         "This key was revoked and will not work again. Create a new one.",
@@ -200,12 +200,12 @@ _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 _FORBIDDEN: Final[Mapping[str, tuple[str, str]]] = {
-    # Only the holder of the right secret learns it.
+    # Only the holder of the right secret gets this code.
     "address_not_allowed": (
         "The API key does not work from this address",
         (
-            "This key works only from the networks that its owner has listed, and the address of this request, as the server"
-            " knows it, is in none of them. Send it from there, or ask the owner to change the list."
+            "This key works only from the networks on its list, and the address of this request, as the server sees it, is in"
+            " none of them. Send the request from one of them, or ask the owner to change the list."
         ),
     ),
     # A login, or a token of another issuer.
@@ -213,10 +213,10 @@ _FORBIDDEN: Final[Mapping[str, tuple[str, str]]] = {
         "An API key is required",
         "This operation is for API keys only. Send a key in the Authorization header.",
     ),
-    # With a login of its session, which another site may have made a browser send (OWASP ASVS 5.0, 3.5).
+    # The login is in a cookie, which another site may have made a browser send (OWASP ASVS 5.0, 3.5).
     "cross_origin_refused": (
         "Requests from other sites are refused",
-        "Another site may have sent this request. Repeat the action on a page of this one.",
+        "Another site may have sent this request. Repeat the action on a page of this site.",
     ),
     # A report of leaked keys. The detail does not say which check failed.
     "signature_invalid": (
@@ -230,7 +230,7 @@ CodeT = TypeVar("CodeT", bound=str)
 
 
 class _Refusal(Problem, Generic[CodeT]):
-    """A problem with one code for each reason.
+    """A problem with a code for each reason.
 
     Attributes:
         reasons: The title and the detail of each code.
@@ -245,7 +245,7 @@ class _Refusal(Problem, Generic[CodeT]):
     def __init__(
         self, code: CodeT, detail: str | None = None, *, key_id: str | None = None
     ) -> None:
-        # From these, pickle and copy build the refusal anew.
+        # Pickle and copy create the refusal from these.
         self.args: tuple[Any, ...] = (code,) if detail is None else (code, detail)
         self.code = code
         self.title, self.default_detail = self.reasons[code]
@@ -265,7 +265,7 @@ class CredentialRefused(_Refusal[RefusedCode]):
         code: The reason: `key_malformed`, `key_unknown`, `key_revoked`, `key_expired`, `owner_disabled`, `token_invalid`,
             `token_expired`, `token_revoked` or `reference_invalid`.
         detail: As for :class:`Problem`.
-        key_id: The public id of the key that was presented, for events and logs; never shown to the
+        key_id: The public id of the presented key, for events and logs; never shown to the
             client.
     """
 
@@ -293,10 +293,10 @@ class PermissionDenied(Problem):
     """The principal lacks a permission (RFC 6750, section 3.1: `insufficient_scope`).
 
     Args:
-        required: All permissions that the operation needs, not only the missing ones. Empty where the credential is a key
-            with scopes of its own, or a token with grants, and the operation names no permission; where a key does not reach
-            the resource; or where no permission would help.
-        detail: What is wrong, where it is neither of the two.
+        required: All permissions that the operation needs, not only the missing ones. Empty if the credential is a
+            scoped key, or a token with grants, and the operation names no permission; if a key does not reach
+            the resource; or if no permission would help.
+        detail: The problem, if the default text does not fit.
     """
 
     status = 403
@@ -309,8 +309,7 @@ class PermissionDenied(Problem):
             detail = (
                 f"This operation needs the permission {' and '.join(self.required)}."
                 if self.required
-                else "This key is limited to scopes of its own, and this operation belongs to none. Log in, or use a key"
-                " without scopes of its own."
+                else "This key has scopes, and this operation names no permission. Log in, or use a key without scopes."
             )
         super().__init__(detail)
 
@@ -358,11 +357,11 @@ class NotFound(Problem):
     status = 404
     code = "not_found"
     title = "Not found"
-    default_detail = "There is nothing here under this address."
+    default_detail = "Nothing exists at this address."
 
 
 class KeyNotFound(NotFound):
-    """No such key among the principal's own."""
+    """The principal's owner has no such key."""
 
     code = "key_not_found"
     title = "The API key was not found"
@@ -373,7 +372,7 @@ class KeyLimitReached(Problem):
     """The owner already has as many active keys as allowed.
 
     Args:
-        limit: How many active keys one owner may have.
+        limit: The number of active keys that an owner may have.
     """
 
     status = 409
@@ -383,12 +382,12 @@ class KeyLimitReached(Problem):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(
-            f"An account may have {limit} active API keys. Revoke one that is no longer used first."
+            f"An account may have {limit} active API keys. Revoke an unused key first."
         )
 
 
 class KeyNotActive(Problem):
-    """The operation needs an active key, and this one is revoked, expired or already rotated."""
+    """The operation needs an active key, and this key is revoked, expired or already rotated."""
 
     status = 409
     code = "key_not_active"
@@ -397,11 +396,11 @@ class KeyNotActive(Problem):
 
 
 class FieldError(NamedTuple):
-    """What is wrong with one member of the input.
+    """The error of a member of the input.
 
     Attributes:
         field: The member's name; nested members are joined with dots. Empty for the whole input.
-        message: What is wrong and what would be accepted.
+        message: The problem and the accepted values.
     """
 
     field: str
@@ -409,11 +408,11 @@ class FieldError(NamedTuple):
 
 
 class InputInvalid(Problem):
-    """The request was understood and its content is not acceptable (RFC 9110, section 15.5.21).
+    """The request is well-formed and its content is invalid (RFC 9110, section 15.5.21).
 
     Args:
-        errors: For each member that is wrong its name (nested ones joined with dots, empty for the whole input) and a message:
-            what is wrong and what would be accepted. Kept as named tuples, `field` and `message`.
+        errors: For each invalid member its name (nested members joined with dots, empty for the whole input) and a message with
+            the problem and the accepted values. Kept as named tuples, `field` and `message`.
     """
 
     status = 422
@@ -427,7 +426,7 @@ class InputInvalid(Problem):
 
     @classmethod
     def of(cls, field: str, message: str) -> InputInvalid:
-        """One wrong member."""
+        """An error with one invalid member."""
         return cls([(field, message)])
 
     def members(self) -> Mapping[str, object]:
@@ -452,7 +451,7 @@ class SigningKeysUnavailable(Problem):
 
 
 def _rounded_up(seconds: int) -> str:
-    """A wait as people say it, and never too short."""
+    """A wait in words, rounded up."""
     size, unit = 1, "second"
     if seconds >= 60:
         size, unit = (60, "minute") if seconds < 3600 else (3600, "hour")

@@ -1,4 +1,4 @@
-"""What happened, for the application's audit log, metrics and notifications. No event holds a secret."""
+"""Events for the application's audit log, metrics and notifications. No event contains a secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .model import ApiKey, Principal
 
 @dataclass(frozen=True, slots=True)
 class CredentialUsed:
-    """A request was authenticated. Frequent: a handler of it must be quick."""
+    """A request was authenticated. Frequent: its handler must be quick."""
 
     at: datetime
     principal: Principal[Any]
@@ -19,12 +19,12 @@ class CredentialUsed:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request was not authenticated. Frequent under attack: a handler of it must be quick.
+    """A request was not authenticated. Frequent under attack: its handler must be quick.
 
     Attributes:
         code: The `code` of the answer, such as `key_revoked`.
-        key_id: The public id of the key that was presented, where one could be read; it may name no
-            key at all.
+        key_id: The public id of the presented key, if it could be read; no key may have this
+            id.
     """
 
     at: datetime
@@ -34,7 +34,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class LeakLocation:
-    """Where a published key was found.
+    """The place where a published key was found.
 
     Attributes:
         reporter: The reporter, such as `github`.
@@ -53,7 +53,7 @@ class LeakedKey:
 
     Attributes:
         key: The key. `repr` does not show it.
-        location: Where it was found.
+        location: The place.
     """
 
     key: str = field(repr=False)
@@ -73,30 +73,30 @@ RevocationCause: TypeAlias = Literal[
 class KeyEvent:
     """Something happened to a key.
 
-    A store's `on_change` gets what changes a key. `on_event` also gets calls that changed nothing, such as revoking a
+    A store's `on_change` gets only changes of a key. `on_event` also gets calls that changed nothing, such as revoking a
     revoked key.
 
     Attributes:
-        action: What happened.
+        action: The change.
 
             - `created`: the key is stored.
             - `rotated`: `successor` replaces the key; both are stored.
             - `updated`: the owner's `fields` were edited.
-            - `expiry_set`: the end of the key was brought forward, or was earlier already.
+            - `expiry_set`: the key's expiry was moved forward, or was already earlier.
             - `revoked`: the key is revoked, for the reason in `cause`.
             - `deleted`: the key is revoked and removed from its owner's list.
             - `expiring`: the key ends within `record.announced_days` days; from :class:`~msk_auth.KeyExpiry`.
             - `leaked`: the key was found in public, at `location`, and is revoked. Notify its owner: another person may have
               used the key. `record.revoked_at` equals `at` if this report revoked it.
-        at: When.
-        record: The key, as the change leaves it.
-        principal: The caller: another person than `record.owner_id` if they act for a service account or as an
+        at: The time.
+        record: The key after the change.
+        principal: The caller, who is not `record.owner_id` if they act for a service account or as an
             administrator. None if the key itself was presented, for `expiring`, `leaked` and `forget_owner`.
         successor: For `rotated`, the new key.
         cause: For `revoked`: the `owner` in a login of their own; a `delegate` with `on_behalf_of`; an `administrator` through
             `AdminKeys`; `possession`, a client that presented the key itself; `forgotten`, by `forget_owner`.
-        fields: For `updated`, what the caller has set, such as `("name",)`. `record` has the values.
-        location: For `leaked`, where the key was found.
+        fields: For `updated`, the names of the fields that the caller set, such as `("name",)`. `record` has the values.
+        location: For `leaked`, the place where the key was found.
     """
 
     action: KeyAction

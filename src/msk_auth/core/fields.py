@@ -1,6 +1,6 @@
 """The fields of a key: one table.
 
-What reads a request, writes a document or a row, describes both in OpenAPI, makes the columns and tests a store goes through
+Code that reads requests, writes documents or rows, describes them in OpenAPI, creates columns or tests stores reads
 :data:`KEY_FIELDS`. A new field is a row here and an attribute of :class:`~msk_auth.ApiKey` with the same name.
 """
 
@@ -22,15 +22,15 @@ MAX_LABELS: Final = 20
 MAX_SCOPES: Final = 100
 MAX_RESOURCES: Final = 100
 MAX_OWNER_ID_LENGTH: Final = 255
-"""The longest id of an owner that stores keep."""
+"""The maximum length of an owner's id in stores."""
 
-# Labels are compared, and stand in queries and command lines: no two that look alike, no space, nothing to escape.
+# Labels are compared, and used in queries and command lines: no look-alikes, no spaces, nothing to escape.
 LABEL: Final = "[0-9a-z][0-9a-z._:/-]{0,49}"
 LABEL_FORM: Final = (
     "A label has 1 to 50 lower-case letters, digits and . _ : / - and begins with a letter or a digit,"
     " such as env:prod."
 )
-# No wildcard and no space: a resource is compared with one that a route names.
+# No wildcard and no space: a resource is compared with a route's resource.
 RESOURCE: Final = "[a-z][0-9a-z_-]{0,31}:[0-9A-Za-z._~:@+=/-]{1,96}"
 RESOURCE_FORM: Final = "A resource is a kind and an id, such as task:42. The kind has up to 32 characters and the id up to 96."
 # Invisible, although Unicode classes them as letters and symbols: fillers, joiners, a blank.
@@ -45,24 +45,24 @@ class _Edited(TypedDict, total=False):
 
 
 class KeyDetails(_Edited, total=False):
-    """What an owner may say about a new key beside its name, as `create_key` describes it. What is left out is empty."""
+    """The fields of a new key besides its name: see `create_key`. Missing fields are empty."""
 
     resources: Iterable[str] | None
 
 
 class KeyEdit(_Edited, total=False):
-    """The new values in an edit of a key. What is left out stays."""
+    """The new values in an edit of a key. Missing fields stay."""
 
     name: str
 
 
 class KeyUpdate(TypedDict, total=False):
-    """The new values of an edit as a store gets them: valid, and frozen. What is absent stays.
+    """The new values of an edit for a store: valid, and frozen. Missing fields stay.
 
     Attributes:
-        name: Of `ApiKey`, as the other members are.
-        description: None for nothing.
-        labels: All labels, in place of those that are there.
+        name: As in `ApiKey`, like the other members.
+        description: None for no description.
+        labels: All labels, which replace the old ones.
         networks: All networks, in the same way; None for everywhere.
     """
 
@@ -73,7 +73,7 @@ class KeyUpdate(TypedDict, total=False):
 
 
 class FieldKind(Enum):
-    """How a field is stored, and how documents have it."""
+    """The type of a field in stores and documents."""
 
     ID = "id"
     """A text that is compared by code point, and bounded."""
@@ -87,13 +87,13 @@ class FieldKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldInput:
-    """How people set a field.
+    """The input of a field that people set.
 
     Attributes:
-        clean: Returns the valid value of what was given, and adds an error for each thing that is wrong.
-        null_means: What null stands for in a request: "none", "everywhere"; empty if null is refused.
-        schema: The constraints on the value in a request, as OpenAPI has them.
-        is_editable: Whether an edit may set it, or only the creation.
+        clean: Returns the valid value of the input, and adds an error for each problem.
+        null_means: The meaning of null in a request: "none", "everywhere"; empty if null is refused.
+        schema: The constraints on the value in a request, for OpenAPI.
+        is_editable: True if an edit may set the field, not only the creation.
     """
 
     clean: Callable[[Any, list[FieldError]], Any]
@@ -117,11 +117,11 @@ class KeyField:
     Attributes:
         name: The attribute of `ApiKey`, the column, and the member of documents.
         kind: See :class:`FieldKind`.
-        empty: The value of a key that has none; :data:`REQUIRED` if every key has one.
-        length: How many characters an id may have.
-        is_shown: Whether documents have it.
-        about: What OpenAPI says of it in documents.
-        input: How people set it; None if they do not.
+        empty: The value for keys without this field; :data:`REQUIRED` if every key has a value.
+        length: The maximum length of an id.
+        is_shown: True if documents contain the field.
+        about: The field's description in OpenAPI.
+        input: The input, if people set the field; otherwise None.
     """
 
     name: str
@@ -134,16 +134,16 @@ class KeyField:
 
     @property
     def is_required(self) -> bool:
-        """Whether every key has a value."""
+        """True if every key has a value."""
         return self.empty is REQUIRED
 
     def shown_schema(self) -> dict[str, Any]:
-        """Its JSON Schema in documents."""
+        """The JSON Schema of the field in documents."""
         schema = self._schema(takes_null=self.empty is None)
         return schema if self.about is None else {**schema, "description": self.about}
 
     def input_schema(self) -> dict[str, Any]:
-        """Its JSON Schema in the request that sets it."""
+        """The JSON Schema of the field in requests."""
         schema = self._schema(takes_null=not self.is_required)
         return schema if self.input is None else {**schema, **self.input.schema}
 
@@ -177,11 +177,11 @@ def is_resource(text: object) -> bool:
 
 
 def _clean_text(name: str, text: str, longest: int, wrong: list[FieldError]) -> str:
-    import unicodedata  # a shared library of its own, and few programs make keys
+    import unicodedata  # a separate shared library, and few programs make keys
 
     clean = text.strip()
-    # Four code points compose to one at most, so what is longer is too long in any case; and
-    # normalising takes time that grows with the square of the length.
+    # At most four code points compose to one, so a longer text is too long in any case; and
+    # the time of normalising grows with the square of the length.
     if len(clean) <= 4 * longest:
         clean = unicodedata.normalize("NFC", clean)
     if len(clean) > longest:
@@ -207,7 +207,7 @@ def _clean_description(description: str | None, wrong: list[FieldError]) -> str 
 
 
 def _several(name: str, texts: Iterable[str], wrong: list[FieldError]) -> frozenset[str] | None:
-    """The texts; None, and an error, for one text, which as an iterable would be a set of letters."""
+    """The texts; None and an error for a single text, which would become a set of letters."""
     if isinstance(texts, str):
         wrong.append(FieldError(name, f"Give a list of {name}, not one text."))
         return None
@@ -238,7 +238,7 @@ def _clean_networks(
     if given is None:
         return None
     if not 1 <= len(given) <= MAX_NETWORKS:
-        # An empty list can mean nowhere, or everywhere.
+        # An empty list could mean nowhere or everywhere.
         many = f"Give 1 to {MAX_NETWORKS} networks, or none at all (null) for a key that works from everywhere."
         wrong.append(FieldError("networks", many))
         return None
@@ -277,13 +277,13 @@ KEY_FIELDS: Final = (
         name="scopes",
         kind=FieldKind.TEXTS,
         empty=None,
-        about="What the key may do at most; null means all that its owner may.",
+        about="The permissions that limit the key; null means all of its owner's.",
         input=FieldInput(
             clean=_clean_scopes,
             null_means="all of yours",
             schema={
                 "maxItems": MAX_SCOPES,
-                "description": "Absent or null: all that you may, now and later.",
+                "description": "Absent or null: all of your permissions, now and later.",
             },
             is_editable=False,
         ),
@@ -297,7 +297,7 @@ KEY_FIELDS: Final = (
         kind=FieldKind.ID,
         empty=None,
         length=_KEY_ID_LENGTH,
-        about="The id of its successor.",
+        about="The id of the key's successor.",
     ),
     KeyField(name="deleted_at", kind=FieldKind.MOMENT, empty=None, is_shown=False),
     KeyField(
@@ -320,7 +320,7 @@ KEY_FIELDS: Final = (
             schema={
                 "items": {"type": "string", "pattern": f"^{LABEL}$"},
                 "maxItems": MAX_LABELS,
-                "description": "What the key can be searched by.",
+                "description": "Labels for searching.",
             },
         ),
     ),
@@ -328,7 +328,7 @@ KEY_FIELDS: Final = (
         name="networks",
         kind=FieldKind.TEXTS,
         empty=None,
-        about="Where the key works from; null means everywhere.",
+        about="The networks from which the key works; null means everywhere.",
         input=FieldInput(
             clean=_clean_networks,
             null_means="everywhere",
@@ -336,7 +336,7 @@ KEY_FIELDS: Final = (
                 "items": {"type": "string", "examples": ["203.0.113.0/24", "2001:db8::/32"]},
                 "minItems": 1,
                 "maxItems": MAX_NETWORKS,
-                "description": "Where the key works from, in CIDR notation; null means everywhere.",
+                "description": "The networks from which the key works, in CIDR notation; null means everywhere.",
             },
         ),
     ),
@@ -345,14 +345,14 @@ KEY_FIELDS: Final = (
         name="resources",
         kind=FieldKind.TEXTS,
         empty=None,
-        about="What the key reaches; null means everything of its owner.",
+        about="The resources that the key reaches; null means all of its owner's.",
         input=FieldInput(
             clean=_clean_resources,
             null_means="everything of yours",
             schema={
                 "items": {"type": "string", "pattern": f"^{RESOURCE}$", "examples": ["task:42"]},
                 "maxItems": MAX_RESOURCES,
-                "description": "Absent or null: everything of yours, now and later.",
+                "description": "Absent or null: all of your resources, now and later.",
             },
             is_editable=False,
         ),
@@ -364,19 +364,19 @@ FIELD_OF: Final = {each.name: each for each in KEY_FIELDS}
 """The fields by their names."""
 
 INPUTS: Final = {each.name: each.input for each in KEY_FIELDS if each.input is not None}
-"""How people set the fields that they set, by their names."""
+"""The inputs of the fields that people set, by their names."""
 
 EDITABLE: Final = tuple(name for name, each in INPUTS.items() if each.is_editable)
-"""The names of what people edit about a key."""
+"""The names of the fields that people edit."""
 
 
 def shown(record: object) -> dict[str, Any]:
-    """The members of a record's document, by the names of the fields."""
+    """The members of a record's document, by field name."""
     return {each.name: _json(getattr(record, each.name)) for each in KEY_FIELDS if each.is_shown}
 
 
 def set_by_people(record: object) -> dict[str, Any]:
-    """The members of a record's document that people set, without those that are empty."""
+    """The members of a record's document that people set, without empty ones."""
     return {
         name: _json(getattr(record, name))
         for name in INPUTS
@@ -385,13 +385,13 @@ def set_by_people(record: object) -> dict[str, Any]:
 
 
 def document_schema() -> dict[str, Any]:
-    """The JSON Schema of what :func:`shown` returns."""
+    """The JSON Schema of the result of :func:`shown`."""
     properties = {each.name: each.shown_schema() for each in KEY_FIELDS if each.is_shown}
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
 def _json(value: object) -> object:
-    """A value of a record as JSON has it: times as of RFC 3339, sets sorted."""
+    """A record's value for JSON: times of RFC 3339, sets sorted."""
     match value:
         case datetime():
             utc = value.astimezone(UTC)
@@ -406,11 +406,11 @@ def clean_new(given: Mapping[str, object], wrong: list[FieldError]) -> dict[str,
     """The valid values of all fields that people set, for a new key.
 
     Args:
-        given: By the fields' names; what is missing is empty.
-        wrong: Gets an error for each thing that is wrong.
+        given: The input by field name; missing fields are empty.
+        wrong: Gets an error for each problem.
 
     Raises:
-        TypeError: There is no such field.
+        TypeError: A field does not exist.
     """
     _refuse_unknown(given, INPUTS)
     return {
@@ -420,7 +420,7 @@ def clean_new(given: Mapping[str, object], wrong: list[FieldError]) -> dict[str,
 
 
 def clean_changes(given: Mapping[str, object], wrong: list[FieldError]) -> KeyUpdate:
-    """The valid values of an edit. Arguments and errors are those of :func:`clean_new`; what is missing stays."""
+    """The valid values of an edit. Arguments and errors are those of :func:`clean_new`; missing fields stay."""
     _refuse_unknown(given, EDITABLE)
     changes = {name: INPUTS[name].clean(value, wrong) for name, value in given.items()}
     return cast("KeyUpdate", changes)

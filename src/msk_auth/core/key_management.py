@@ -1,21 +1,22 @@
-"""What the owner of keys does with them, create, rotate, edit and list: what decides about it.
+"""Decisions about an owner's operations on keys: create, rotate, edit and list.
 
 The operations are in `_async.authenticator`. Each change checks the policy first, then its input, then the record; the write and
 its event share a transaction.
 
 With `on_behalf_of` a person manages the keys of another owner, such as a service account. The application's `may_act_for`
-decides who may, and what they may hand out; one function of the authenticator calls it:
+decides who may do this, and which permissions they may grant; one function of the authenticator calls it:
 
-- Only an interactive login acts for another owner, and it is verified anew. No API key does, not even to read.
-- A key gets at most the owner's permissions now, cut down to those that the person may hand out, and to what the token of the
-  person was granted (G4). So it always has scopes of its own: "all that the owner may, now and later" is more than anyone could promise on the owner's behalf.
-- A person who may hand out nothing reads keys and ends them. Making and editing one takes a permission to hand out, and
-  changing its networks all of its scopes: without its networks, a key can be used from everywhere.
-- Making a key, and changing its networks, takes a second call just before the write. A key of the person's own would die
-  with their account; this one outlives it, so a person who was disabled meanwhile must not get it.
+- Only an interactive login, which is verified again, acts for another owner. An API key cannot, not even to read.
+- A key gets at most the owner's current permissions, limited to those that the person may grant, and to the grants of the
+  person's token (G4). So the key always has scopes: nobody can grant all of the owner's permissions, now and later, on the
+  owner's behalf.
+- A person who may grant nothing can only read and end keys. Making and editing a key needs a permission to grant, and
+  changing its networks needs all of its scopes: without its networks, a key works from everywhere.
+- Making a key, and changing its networks, calls `may_act_for` again just before the write. The person's own key would die
+  with their account; this key outlives it, so a person who was disabled meanwhile must not get it.
 
-Without a login a key is revoked that is presented, that was found in public, or whose owner is forgotten. Revoking grants
-nothing, so the secret itself is proof enough (RFC 7009 demands no more of a public client). A caller without the secret learns
+Three operations revoke keys without a login: of presented keys, of leaked keys, and of a forgotten owner. Revoking grants
+nothing, so the secret itself is proof enough (RFC 7009 requires no more of a public client). A caller without the secret learns
 nothing: an unknown id and a wrong secret take the same path with the same I/O, and give the same result. Only the application
 itself calls `forget_owner`.
 """
@@ -69,30 +70,30 @@ from .model import (
 from .policy import is_permission, require_interactive
 
 Lifetime: TypeAlias = timedelta | Literal["default", "unlimited"]
-"""How long a new key works: a time, the application's default, or without end."""
+"""The lifetime of a new key: a duration, the application's default, or unlimited."""
 
 MAX_PAGE: Final = 200
 MAX_OVERLAP: Final = timedelta(days=90)
 MAX_LIFETIME: Final = timedelta(days=36_500)
 
 NOTICE_DAYS: Final = (1, 7, 30)
-"""How many days before its end a key is announced."""
+"""The days before its end at which a key is announced."""
 
 MANAGE: Final = require_interactive()
-"""Every change of keys needs an interactive login: no key makes keys (G3)."""
+"""Every change of keys needs an interactive login: keys cannot make keys (G3)."""
 
 _KEY_ID: Final = r"[0-9A-Za-z]{1,64}"
 _DAY: Final = timedelta(days=1)
 
 
 class Authority(NamedTuple):
-    """Whose keys a principal manages, and which permissions it may give them.
+    """The owner whose keys a principal manages, and the permissions that it may give them.
 
     Attributes:
         owner: The owner of the keys.
-        permissions: At most these: the owner's now, out of what the principal may hand out.
-        handed: All that the principal may hand out, also permissions that the owner lacks now. None: all of the owner's, now
-            and later. So it is for a principal's own keys, unless its token was granted less.
+        permissions: The owner's current permissions that the principal may grant.
+        handed: All permissions that the principal may grant, even those that the owner lacks now. None: all of the owner's, now
+            and later, for a principal's own keys, unless its token has grants.
     """
 
     owner: Owner[Any]
@@ -100,33 +101,33 @@ class Authority(NamedTuple):
     handed: frozenset[str] | None
 
     def check_handed(self, scopes: frozenset[str] | None) -> None:
-        """Refuse to hand out scopes, or all that the owner may.
+        """Refuse to grant scopes, or None: all permissions of the owner.
 
         Raises:
-            PermissionDenied: The principal may not hand out all of them.
+            PermissionDenied: The principal may not grant all of them.
         """
         if self.handed is not None and (scopes is None or not scopes <= self.handed):
             raise PermissionDenied(scopes or ())
 
 
 def own_authority(principal: Principal[Any]) -> Authority:
-    """What a principal may give to keys of its own owner."""
+    """The authority of a principal over keys of its own owner."""
     return Authority(principal.owner, principal.permissions, principal.scopes)
 
 
 def delegated_authority(
     acting: Principal[Any], owner: Owner[Any] | None, handed: frozenset[str] | None
 ) -> Authority:
-    """What a person may give to keys of another owner: never more than the person's token was granted.
+    """The authority of a person over keys of another owner: never more than the grants of the person's token.
 
     Args:
-        acting: The person, as their login is verified now.
-        owner: None if there is no owner with the id.
-        handed: What `may_act_for` returned.
+        acting: The person, whose login was verified again.
+        owner: None if no owner has the id.
+        handed: The result of `may_act_for`.
 
     Raises:
-        PermissionDenied: There is no such owner, or the person may not act for them. One answer for both: the ids of owners
-            cannot be found out.
+        PermissionDenied: The owner does not exist, or the person may not act for them. One answer for both, so that callers
+            cannot find out ids of owners.
     """
     if owner is None or handed is None:
         raise PermissionDenied((), "You may not act on behalf of this owner.")
@@ -136,26 +137,26 @@ def delegated_authority(
 
 
 def check_gives(authority: Authority) -> None:
-    """Refuse a person who acts for another owner, and may give that owner's keys no permission, to make or edit a key.
+    """Refuse to make or edit a key for another owner, if the person may give that owner's keys no permission.
 
     Raises:
-        PermissionDenied: So it is.
+        PermissionDenied: The person may give no permission.
     """
     if not authority.permissions:
         raise PermissionDenied(
             (),
-            "You may give no permission to keys of this owner, so you may only list and end them.",
+            "You may give no permission to keys of this owner, so you may only list and revoke them.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedKey:
-    """A key just made.
+    """A new key.
 
     Attributes:
-        record: What is stored.
+        record: The stored record.
         value: The key itself, which exists nowhere else. Answer with `value.reveal()` once, and
-            forget it.
+            do not keep it.
     """
 
     record: ApiKey
@@ -176,8 +177,8 @@ def new_key(
     """A new key, which is not stored yet.
 
     Raises:
-        InputInvalid: With every field that is wrong.
-        ConfigurationError: The lifetime is none.
+        InputInvalid: With every invalid field.
+        ConfigurationError: `lifetime` has the wrong type.
     """
     made_at = _made_at(authority.owner, now)
     wrong: list[FieldError] = []
@@ -194,10 +195,10 @@ def new_key(
 
 
 def check_overlap(overlap: timedelta) -> None:
-    """Refuse a rotation whose predecessor would live on for too long.
+    """Refuse a rotation with a too long overlap.
 
     Raises:
-        InputInvalid: It would.
+        InputInvalid: The overlap is too long, or negative.
     """
     if not timedelta(0) <= overlap <= MAX_OVERLAP:
         raise InputInvalid.of(
@@ -208,11 +209,11 @@ def check_overlap(overlap: timedelta) -> None:
 def successor_of(
     rules: Rules, record: ApiKey, authority: Authority, limits: KeyLimits, now: datetime
 ) -> CreatedKey:
-    """A key with the same owner, scopes and length of life, and all else that people set. It is not stored yet.
+    """A key with the same owner, scopes, lifetime, and all other fields that people set. It is not stored yet.
 
     Raises:
         KeyNotActive: The record is revoked, expired or rotated.
-        PermissionDenied: Its scopes may not be handed out.
+        PermissionDenied: The principal may not grant its scopes.
     """
     if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
         raise KeyNotActive
@@ -226,10 +227,10 @@ def successor_of(
 
 
 def update_of(changes: KeyEdit) -> KeyUpdate:
-    """What an edit changes.
+    """The changes of an edit.
 
     Raises:
-        InputInvalid: With every field that is wrong, or nothing is to change.
+        InputInvalid: With every invalid field, or because no field is given.
     """
     wrong: list[FieldError] = []
     update = clean_changes(changes, wrong)
@@ -249,10 +250,10 @@ def page_query(
     limit: int,
     label: str | None,
 ) -> KeyQuery:
-    """The query for a page of an owner's keys. It finds one more than the page, which shows whether there is a next one.
+    """The query for a page of an owner's keys. It finds one more key than the page, which shows whether there is a next page.
 
     Raises:
-        InputInvalid: An argument is not acceptable.
+        InputInvalid: An argument is invalid.
     """
     if not 1 <= limit <= MAX_PAGE:
         raise InputInvalid.of("limit", f"Choose between 1 and {MAX_PAGE}.")
@@ -263,38 +264,38 @@ def page_query(
 
 
 def page_of(found: Sequence[ApiKey], limit: int) -> KeyPage:
-    """The page of what :func:`page_query` found."""
+    """The page from the result of :func:`page_query`."""
     items = tuple(found[:limit])
     more = len(found) > limit
     return KeyPage(items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None)
 
 
 def check_delegation(rules: Rules, principal: Principal[Any], now: datetime) -> None:
-    """Refuse a principal that acts on behalf of another owner, where it cannot.
+    """Refuse a principal that cannot act on behalf of another owner.
 
     Raises:
-        InteractiveRequired: It is no interactive login.
+        InteractiveRequired: The principal is not an interactive login.
         ConfigurationError: The application has no `may_act_for`.
     """
     MANAGE.check(principal, now)
     if not rules.delegates:
         raise ConfigurationError(
-            "on_behalf_of needs the rule of your application: give the authenticator may_act_for=…, a function that returns"
-            " the permissions that a person may hand out for an owner, or None."
+            "on_behalf_of needs a rule of your application: give the authenticator may_act_for=…, a function that returns"
+            " the permissions that a person may grant for an owner, or None."
         )
 
 
 def can_be_owner_id(text: str) -> bool:
-    """Whether a text can be the id of an owner. Others reach no look-up: they may have a NUL, or a megabyte."""
+    """True if a text can be the id of an owner. Other texts, such as a NUL or a megabyte, reach no look-up."""
     return 0 < len(text) <= MAX_OWNER_ID_LENGTH and text.isprintable()
 
 
 def confirm_authority(authority: Authority, scopes: frozenset[str] | None) -> None:
-    """Before a key is written on behalf of another owner: the principal may still give it these scopes.
+    """Check, before a key is written on behalf of another owner, that the principal may still grant these scopes.
 
     Raises:
         InputInvalid: The owner is disabled.
-        PermissionDenied: It may not.
+        PermissionDenied: The principal may not grant them.
     """
     if authority.owner.disabled:
         raise InputInvalid.of("on_behalf_of", "This owner is disabled: no key of theirs works.")
@@ -303,16 +304,16 @@ def confirm_authority(authority: Authority, scopes: frozenset[str] | None) -> No
 
 
 def _scopes_of_successor(record: ApiKey, authority: Authority) -> frozenset[str]:
-    """What a key can do of its scopes now, all of which the acting person must be allowed to hand out.
+    """The key's scopes that the owner still has, all of which the acting person must be able to grant.
 
     Raises:
-        PermissionDenied: It is more than that.
+        PermissionDenied: The person may not grant all of them.
     """
     if record.scopes is None:
         raise PermissionDenied(
             (),
-            "This key may do all that its owner may, now and later, which is more than you may hand out. Create a key with"
-            " scopes of its own.",
+            "This key has all permissions of its owner, now and later, which is more than you may grant. Create a key with"
+            " scopes.",
         )
     scopes = record.scopes & authority.owner.permissions
     if not scopes <= authority.permissions:
@@ -321,10 +322,10 @@ def _scopes_of_successor(record: ApiKey, authority: Authority) -> frozenset[str]
 
 
 def of_owner(record: ApiKey | None, owner: Owner[Any]) -> ApiKey:
-    """The record that was found, if it is a key of this owner.
+    """The record, if it is a key of this owner.
 
     Raises:
-        KeyNotFound: It is not.
+        KeyNotFound: The record is missing or another owner's.
     """
     if record is None or not is_same_id(record.owner_id, owner.id) or record.deleted_at is not None:
         raise KeyNotFound
@@ -332,7 +333,7 @@ def of_owner(record: ApiKey | None, owner: Owner[Any]) -> ApiKey:
 
 
 def _made_at(owner: Owner[Any], now: datetime) -> datetime:
-    # Whose clock wrote `since` may be ahead of this one, or its database may round: no key of an owner is older than they.
+    # The clock that wrote `since` may be ahead, or its database may round: no key is older than its owner.
     return now if owner.since is None else max(now, owner.since)
 
 
@@ -358,7 +359,7 @@ def _make_key(
 
 
 def is_key_id(text: str) -> bool:
-    """True if a key can have this id. Other texts are not looked up: the store never gets a NUL or a megabyte."""
+    """True if a key can have this id. Other texts, such as a NUL or a megabyte, are not looked up."""
     return re.fullmatch(_KEY_ID, text) is not None
 
 
@@ -377,7 +378,7 @@ def present(record: ApiKey | None) -> ApiKey:
     """The record of a change.
 
     Raises:
-        KeyNotFound: There was no such key.
+        KeyNotFound: The key does not exist.
     """
     if record is None:
         raise KeyNotFound
@@ -385,8 +386,8 @@ def present(record: ApiKey | None) -> ApiKey:
 
 
 def _too_much(scopes: frozenset[str]) -> FieldError:
-    """The error of scopes that are more than the permissions they are taken from."""
-    # Only what could be a permission is repeated: the rest may be anything.
+    """The error of scopes that exceed the permissions."""
+    # Only well-formed permissions are repeated: other texts may be anything.
     unknown = sorted(filter(is_permission, scopes))
     named = f": {', '.join(unknown)}" if unknown else ""
     return FieldError("scopes", f"You do not have all of these permissions yourself{named}.")
@@ -400,7 +401,7 @@ def _end_of_life(
     days = f"{ceiling / _DAY:g}"
     if lifetime == "default":
         chosen = longest if limits.default_lifetime is None else limits.default_lifetime
-        # The caller did not choose this length, so it gives way to the maximum.
+        # The caller did not choose this lifetime, so the maximum limits it.
         chosen = None if chosen is None else min(chosen, ceiling)
     elif lifetime == "unlimited":
         chosen = None
@@ -423,10 +424,10 @@ def _end_of_life(
 
 
 def notice_days(lifetime: timedelta) -> int | None:
-    """What counts as announced when a key is made: a person who makes a key for a week needs no reminder of that at once.
+    """The initial `announced_days`: a person who makes a key for a week needs no reminder at once.
 
     Returns:
-        The least of :data:`NOTICE_DAYS` that is not shorter than its life; None if all are.
+        The least of :data:`NOTICE_DAYS` that is not shorter than the lifetime; None if all are shorter.
     """
     return next((days for days in NOTICE_DAYS if lifetime <= timedelta(days=days)), None)
 
@@ -439,7 +440,7 @@ def _end_of_successor(record: ApiKey, limits: KeyLimits, now: datetime) -> datet
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# Twelve digits of seconds and six of microseconds: enough for every moment up to the year 9999.
+# Twelve digits of seconds and six of microseconds: enough for every time up to the year 9999.
 _DECODED = rb"(0|-?[1-9][0-9]{0,17})\.([0-9A-Za-z_-]{1,64})"
 
 
@@ -454,10 +455,10 @@ class PageCursor:
 
     @staticmethod
     def decode(cursor: str) -> tuple[datetime, str]:
-        """The position that a cursor stands for.
+        """The position in a cursor.
 
         Raises:
-            InputInvalid: It was not made by :meth:`encode` (field `cursor`).
+            InputInvalid: :meth:`encode` did not make the cursor (field `cursor`).
         """
         try:
             # No position has a `-` or `_` in base64: all of its bytes are ASCII, and none is `>`, `?` or `~`.
@@ -475,13 +476,13 @@ class PageCursor:
 def leaks_of(
     record: ApiKey, leaked: Sequence[LeakedKey], held: Mapping[str, ApiKey], now: datetime
 ) -> list[KeyEvent]:
-    """The events of one revoked key: one for each place where it was found.
+    """The events of a revoked key: one for each place where it was found.
 
     Args:
-        record: As the revocation leaves it.
-        leaked: All that was found.
-        held: From each key with the right secret to its record.
-        now: The moment.
+        record: The record after the revocation.
+        leaked: All reported keys.
+        held: Maps each key with the right secret to its record.
+        now: The current time.
     """
     return [
         KeyEvent("leaked", now, record, location=found.location)
@@ -491,7 +492,7 @@ def leaks_of(
 
 
 def forgotten(before: ApiKey, after: ApiKey, now: datetime) -> KeyEvent:
-    """What happened to a key when its owner was forgotten."""
+    """The event of a key whose owner was forgotten."""
     # Its owner may have revoked it since it was listed.
     if before.revoked_at is None and after.revoked_at == now:
         return KeyEvent("revoked", now, after, cause="forgotten")

@@ -1,7 +1,7 @@
-"""Where a key works from: networks in CIDR notation (RFC 4632, RFC 4291), and the address of a client.
+"""A key's networks in CIDR notation (RFC 4632, RFC 4291), and the address of a client.
 
-A host that listens on IPv6 sees a client of IPv4 as `::ffff:a.b.c.d`. Networks and addresses of this kind are read as IPv4, so a
-client is the same one however it was connected. An IPv6 network contains no IPv4 address, also not `::/0`.
+A host that listens on IPv6 sees an IPv4 client as `::ffff:a.b.c.d`. Networks and addresses of this kind are read as IPv4, so a
+client has the same address however it connects. No IPv6 network, not even `::/0`, contains an IPv4 address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 MAX_NETWORKS: Final = 50
 
-# No zone (`%eth0`), which means something on one machine alone, and no netmask in place of the length.
+# No zone (`%eth0`), which has a meaning only on one machine, and no netmask in place of the length.
 _ADDRESS: Final = "[0-9A-Fa-f:.]{2,45}"
 _NETWORK: Final = rf"{_ADDRESS}(/(0|[1-9][0-9]{{0,2}}))?"
 _EXAMPLE: Final = "Write a network such as 203.0.113.0/24 or 2001:db8::/32, or one address."
@@ -36,7 +36,7 @@ def parse_network(text: str) -> Network:
     """A network, or the network of one address.
 
     Raises:
-        ValueError: It is none. The message says what to write.
+        ValueError: The text is not a network. The message names the correct form.
     """
     if re.fullmatch(_NETWORK, text) is None:
         raise ValueError(f"This is not a network. {_EXAMPLE}")
@@ -54,7 +54,7 @@ def parse_network(text: str) -> Network:
 
 
 def parse_address(text: str) -> Address | None:
-    """The address of a client, as its server hands it on; None if it is none."""
+    """The address of a client, as its server states it; None if the text is not an address."""
     if re.fullmatch(_ADDRESS, text) is None:
         return None
     try:
@@ -66,10 +66,10 @@ def parse_address(text: str) -> Address | None:
 
 
 def contain(networks: Iterable[str], address: str | None) -> bool:
-    """Whether a client's address is in one of the networks. One that is not known is in none.
+    """True if a client's address is in one of the networks. An unknown address is in none.
 
     Raises:
-        ValueError: A network is none.
+        ValueError: A network is malformed.
     """
     client = None if address is None else parse_address(address)
     return client is not None and any(client in parse_network(network) for network in networks)

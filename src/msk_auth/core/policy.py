@@ -28,13 +28,13 @@ _PASS_AS_KEY: Final = frozenset({CredentialKind.API_KEY})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """The HTTP methods that are meant to change nothing (RFC 9110, section 9.2.1)."""
 
-_NOT_GRANTED: Final = "This token is limited to what it was granted, and this operation names no permission that could be among that."
-_NOT_BOUND: Final = "This key is limited to resources of its own, and this operation reaches more. Log in, or use a key without such a limit."
-_OUT_OF_REACH: Final = "This key is limited to resources of its own, and this is none of them."
+_NOT_GRANTED: Final = "This token is limited to its grants, and this operation names no permission."
+_NOT_BOUND: Final = "This key is limited to some resources, and this operation reaches others. Log in, or use a key without resources."
+_OUT_OF_REACH: Final = "This key is limited to some resources, and this resource is not among them."
 _PARAMETER: Final = r"\{([A-Za-z_]\w*)\}"
 _NO_PERSON: Final = (
-    "This credential stands for no person, and this operation needs the login of one."
-    " Log in and use that login's token."
+    "This operation needs a person's login, and this credential is a machine's."
+    " Log in and use the login token."
 )
 
 
@@ -102,7 +102,7 @@ class Policy:
             self.interactive or self.login or (self.resource is not None and self.any_resource)
         ):
             raise ConfigurationError(
-                "resource and any_resource exclude each other, and limit keys: no login is limited to resources."
+                "resource and any_resource exclude each other, and apply only to keys: logins are not limited to resources."
             )
         if self.any_credential and (self.permissions or any(demanded) or reaches):
             raise ConfigurationError(
@@ -111,7 +111,7 @@ class Policy:
             )
         if sum(demanded) > 1:
             raise ConfigurationError(
-                "Use one of require_interactive(…), require_login(…) and require_key(…): no policy demands two of them."
+                "Use one of require_interactive(…), require_login(…) and require_key(…): a policy cannot require two of them."
             )
         if self.max_age is None:
             return
@@ -128,12 +128,12 @@ class Policy:
         """The refusal of a request without credentials. It names the required kind, if only one kind passes."""
         if self.interactive or self.login:
             return CredentialsMissing(
-                "This operation needs a login, and takes no API key. Log in, and send the login token in the header"
+                "This operation needs a login, not an API key. Log in, and send the login token in the header"
                 " 'Authorization: Bearer …'."
             )
         if self.key:
             return CredentialsMissing(
-                "This operation is for API keys only. Send one in the header 'Authorization: Bearer …'."
+                "This operation is for API keys only. Send a key in the header 'Authorization: Bearer …'."
             )
         return CredentialsMissing()
 
@@ -270,7 +270,7 @@ def _named(permissions: Iterable[object]) -> frozenset[str]:
         if not isinstance(permission, str):
             raise ConfigurationError(
                 f"{permission!r} is not a permission. Write require('tasks:read', 'tasks:run'), or"
-                " require() where none is needed."
+                " require() if none is needed."
             )
     return frozenset(names)
 

@@ -1,14 +1,14 @@
-"""References: what a queue keeps of a principal, so that work can act later with what its key or its person may do then.
+"""References: texts that identify a principal in a queue, so that later work has the current permissions of its key or its person.
 
-A reference names a key, or the login of an owner. It holds no secret and opens nothing by itself: no route accepts it, since
-no bearer credential has a colon, and each use of it is verified afresh.
+A reference names a key, or the login of an owner. It contains no secret and grants nothing by itself: no route accepts it, since
+no bearer credential has a colon, and each use is verified again.
 
 ::
 
     mskref1:<pepper id>:<payload: base64url of JSON>:<signature: 64 hex>
 
 The signature is an HMAC-SHA256 under a pepper of the application, so a client that can write into the queue cannot act as
-another owner: ids of owners and keys are public. Nothing of the payload is read before the signature was verified.
+another owner: ids of owners and keys are public. The payload is read only after the signature was verified.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .keys import PepperRing
 from .model import CredentialKind, Owner, Principal
 
 MAX_LENGTH: Final = 8192
-"""The longest reference; a longer one is refused before any other work."""
+"""The maximum length of a reference; a longer text is refused before any other work."""
 
 DEFAULT_AGE: Final = timedelta(days=1)
-"""How long the reference of a login works by default."""
+"""The default lifetime of a login's reference."""
 
 MAX_AGE: Final = timedelta(days=30)
-"""The longest time for which the reference of a login can work."""
+"""The maximum lifetime of a login's reference."""
 
 _DOMAIN: Final = b"msk_auth/reference/v1\x00"
 _FORM: Final = r"(mskref1:([0-9A-Za-z._-]{1,32}):([0-9A-Za-z_-]+)):([0-9a-f]{64})"
@@ -45,16 +45,16 @@ def kept_of(
     has_session: bool,
     now: datetime,
 ) -> Principal[None]:
-    """What a reference keeps of a principal.
+    """The parts of a principal that a reference keeps.
 
     Args:
-        principal: As it was authenticated.
-        max_age: How long the reference of a login works.
-        has_session: Whether it ends with the session of the login.
-        now: The moment.
+        principal: The authenticated principal.
+        max_age: The lifetime of a login's reference.
+        has_session: True if the reference ends with the session of the login.
+        now: The current time.
 
     Raises:
-        ConfigurationError: `max_age` is out of range, or the principal acts by a reference itself.
+        ConfigurationError: `max_age` is out of range, or the principal was resumed from a reference.
     """
     if not timedelta(seconds=1) <= max_age <= MAX_AGE:
         raise ConfigurationError(
@@ -63,7 +63,7 @@ def kept_of(
     if principal.resumed:
         # A reference that renews itself would have no end.
         raise ConfigurationError(
-            "This principal acts by a reference. Hand that reference on, instead of making another one of it."
+            "This principal was resumed from a reference. Pass that reference on, instead of making another."
         )
     if principal.key_id is not None:
         return _kept(principal.owner.id, key_id=principal.key_id)
@@ -71,7 +71,7 @@ def kept_of(
     return _kept(
         principal.owner.id,
         session_id=principal.session_id if has_session else None,
-        # What the claims of another issuer's token grant is not known later, when its owner is found by id.
+        # The claims of another issuer's token are unknown later, when its owner is found by id.
         scopes=principal.scopes if principal.identity is None else principal.permissions,
         made_at=made_at,
         ends_at=made_at + max_age,
@@ -102,10 +102,10 @@ def _kept(
 
 
 def sign(peppers: PepperRing, kept: Principal[None]) -> str:
-    """The reference of what :func:`kept_of` returned, signed with the current pepper.
+    """The reference for the result of :func:`kept_of`, signed with the current pepper.
 
     Raises:
-        ConfigurationError: It is too long for a reference.
+        ConfigurationError: The reference would be too long.
     """
     payload = {
         "owner": kept.owner.id,
@@ -128,10 +128,10 @@ def sign(peppers: PepperRing, kept: Principal[None]) -> str:
 
 
 def read(peppers: PepperRing, text: object) -> Principal[None]:
-    """What a reference keeps, to be verified again before it is acted for.
+    """The contents of a reference, which must be verified again before use.
 
     Raises:
-        CredentialRefused: It has another form, it was changed, or its pepper is not in the ring.
+        CredentialRefused: The reference is malformed, was changed, or its pepper is not in the ring.
     """
     if not isinstance(text, str) or len(text) > MAX_LENGTH:
         raise CredentialRefused("reference_invalid")
@@ -141,7 +141,7 @@ def read(peppers: PepperRing, text: object) -> Principal[None]:
         raise CredentialRefused("reference_invalid")
     if not hmac.compare_digest(_signature(pepper, match[1]), match[4]):
         raise CredentialRefused("reference_invalid")
-    # From here on it is what `sign` wrote.
+    # From here on, `sign` wrote the text.
     raw = base64.urlsafe_b64decode(match[3] + "=" * (-len(match[3]) % 4))
     members = cast("dict[str, Any]", json.loads(raw))
     return _kept(

@@ -1,10 +1,10 @@
 """The protocols of a store of API keys, blocking and asynchronous, with one meaning.
 
-A store has to keep promises that no caller can check:
+A store must keep promises that no caller can check:
 
-- **Revoking is monotonic.** Once `revoked_at` is set no method clears or moves it, and no method
-  writes whole records back: every change is an update of the columns it is about.
-- **A change that was acknowledged survives** the death of the process, and every `find` that starts
+- **Revoking is monotonic.** Once `revoked_at` is set no method clears or changes it, and no method
+  writes whole records back: every change updates only its own columns.
+- **An acknowledged change survives** the death of the process, and every `find` that starts
   after the change returned sees it, in any process.
 - **The limit of active keys is exact** under any number of parallel inserts and rotations.
 
@@ -12,7 +12,7 @@ A store that cannot answer raises in bounded time, :data:`READ_SECONDS` for a lo
 into :class:`~msk_auth.errors.StoreUnavailable`. `msk_auth.testing.StoreContract` tests all of this.
 
 A store may take a hook of the application, `on_change(connection, event)`, and call it inside the transaction of each
-write that changes a key: what the hook writes there commits with the change, or neither does.
+write that changes a key: the hook's writes and the change commit together or not at all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ one to record the lease.
 def offered(store: object, name: str) -> Any:
     """An optional method of a store; None if the store lacks it or sets it to None.
 
-    This reads the attribute and does not inspect the class, so that it also finds the methods behind a proxy (metrics,
+    This reads the attribute and does not inspect the class, so that it also finds methods behind a proxy (metrics,
     tracing) that forwards with `__getattr__`.
     """
     method = getattr(store, name, None)
@@ -45,18 +45,18 @@ def offered(store: object, name: str) -> Any:
 
 
 KeyChange: TypeAlias = Callable[[ApiKey], Sequence[KeyEvent]]
-"""What a write means: takes the record as the write leaves it, and makes the events for the store's `on_change`."""
+"""The meaning of a write: takes the record after the write, and makes the events for the store's `on_change`."""
 
 
 def require_change(change: KeyChange | None) -> KeyChange:
-    """What a store with an `on_change` calls first in each write: the change, which must be given.
+    """The change of a write, which a store with an `on_change` requires.
 
     Raises:
-        ConfigurationError: It is not; the write would be missing from the application's audit log.
+        ConfigurationError: There is no change: the write would be missing from the application's audit log.
     """
     if change is None:
         raise ConfigurationError(
-            "This store has an on_change hook, and a write came without its event. Pass change=…,"
+            "This store has an on_change hook, and this write has no event. Pass change=…,"
             " a function that takes the record and returns the events."
         )
     return change
@@ -72,7 +72,7 @@ def call_on_change(
 
     Raises:
         ConfigurationError: The hook is async, and nothing would await it.
-        Exception: Whatever the hook raised.
+        Exception: The exception of the hook.
     """
     for event in events:
         answer = on_change(connection, event)
@@ -99,11 +99,11 @@ class WrongRecord(Exception):
 
 
 class RecordedLease(NamedTuple):
-    """What the register holds of one process that uses leases.
+    """The entry of the register for a process that uses leases.
 
     Attributes:
-        duration: How long its leases are, in whole microseconds.
-        holder: The process, by a random name of at most 32 letters and digits. No two use the same.
+        duration: The length of its leases, in whole microseconds.
+        holder: The process, by a unique random name of at most 32 letters and digits.
         mark: A number that the process changes regularly. If it stays the same, the process has ended.
     """
 

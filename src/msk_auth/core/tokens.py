@@ -1,12 +1,12 @@
-"""A JWT: its form, and what authentication knows of those who issue and verify one.
+"""The format of a JWT, and the protocol of issuers.
 
-The form is three segments of canonical base64url (RFC 7515, section 7.1; RFC 8725, section 3.7). Nothing is believed of what is
-read here. One token has one spelling, JSON objects with a duplicate member are refused wherever they are, and JSON that is
-nested deep is refused before any other code walks through it.
+The format is three segments of canonical base64url (RFC 7515, section 7.1; RFC 8725, section 3.7). Parsed values are not trusted
+yet. A token has one spelling, JSON objects with a duplicate member are refused at any depth, and deeply nested JSON
+is refused before any other code walks through it.
 
-`msk_auth.tokens` has the issuers. An issuer returns None for a token of another issuer ("not mine"), and raises for one of
-its own that it refuses ("mine, but bad"). One issuer is tried after the other. A token that one refuses may be another's: an
-application configures one issuer several times, for different kinds and audiences.
+`msk_auth.tokens` has the issuers. An issuer returns None for another issuer's token ("not mine"), and raises for its own
+token if it refuses it ("mine, but bad"). Issuers are tried in order. A token that one configuration refuses may belong to another:
+an application may configure an issuer several times, for different kinds and audiences.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 MAX_TOKEN_LENGTH: Final = 16_384
-"""The longest token that is read, in characters: an ID token of Entra with 200 groups, its documented number, has 12,000."""
+"""The maximum length of a token, in characters: an ID token of Entra with 200 groups, the documented maximum, has 12,000."""
 
 MAX_DEPTH: Final = 32
-"""How many objects and arrays of a segment may be within each other. Providers use about five."""
+"""The maximum depth of nested objects and arrays in a segment. Providers use about five."""
 
 _MAX_KEPT_HEADER: Final = 256
 # The two alphabets of RFC 4648, sections 4 and 5.
@@ -40,10 +40,10 @@ _FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 
 
 class ParsedToken:
-    """A token whose form is right and of which nothing is believed yet.
+    """A well-formed token, which is not trusted yet.
 
     Raises:
-        CredentialRefused: The form is wrong.
+        CredentialRefused: The token is malformed.
     """
 
     __slots__ = ("claims", "header", "message", "signature")
@@ -71,7 +71,7 @@ def encode_segment(members: Mapping[str, object]) -> str:
 
 
 def _decode_header(segment: str) -> Mapping[str, object]:
-    # All tokens of one key begin alike. A longer header is none of ours, and not kept.
+    # All tokens of a key have the same header. A longer header is not ours, and not cached.
     return _decode_once(segment) if len(segment) <= _MAX_KEPT_HEADER else _decode(segment)
 
 
@@ -93,17 +93,17 @@ def _decode(segment: str) -> dict[str, object]:
 
 
 def check_opaque(credential: str, issuers: Collection[str] = ()) -> None:
-    """Refuse a credential that no function of the application may get, as a lenient decoder reads it.
+    """Refuse a credential that must not reach the application's functions, decoded leniently.
 
-    Most decoders ignore padding and characters that are not of the alphabet. To a function that decodes JWTs, a token of an
-    issuer in another spelling would be the token itself, and JSON that is nested deep a RecursionError.
+    Most decoders ignore padding and characters outside of the alphabet. For a function that decodes JWTs, another spelling of an
+    issuer's token would be the token itself, and deeply nested JSON a RecursionError.
 
     Args:
-        credential: A bearer credential that is no `ParsedToken`.
-        issuers: Each `iss` of the application's issuers.
+        credential: A bearer credential that is not a `ParsedToken`.
+        issuers: The `iss` values of the application's issuers.
 
     Raises:
-        CredentialRefused: Its header or its claims are nested deep, or its claims name one of the issuers.
+        CredentialRefused: Its header or its claims are deeply nested, or its claims name one of the issuers.
     """
     segments = [_b64decode_leniently(segment) for segment in credential.split(".")[:2]]
     for segment in segments:
@@ -121,7 +121,7 @@ def _issuer_in(claims: bytes) -> object:
 
 
 def _refuse_deep(raw: bytes) -> None:
-    # Fewer brackets cannot be that deep: almost every token is parsed once only.
+    # Fewer brackets cannot be that deep, so almost every token is parsed only once.
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(raw):
         raise CredentialRefused("token_invalid")
 
@@ -167,7 +167,7 @@ def b64encode(raw: bytes) -> str:
 
 
 def _b64decode_leniently(segment: str) -> bytes:
-    """What most decoders read: characters that are not of the alphabet, and bits after the last byte, are ignored."""
+    """Decode like most decoders: ignore characters outside of the alphabet, and bits after the last byte."""
     try:
         return binascii.a2b_base64(segment.encode().translate(_FROM_URL) + b"==")
     except ValueError:
@@ -180,29 +180,29 @@ def _b64decode(segment: str) -> bytes:
         raw = binascii.a2b_base64(padded, strict_mode=True)
     except ValueError:
         raise CredentialRefused("token_invalid") from None
-    # One byte string has several spellings in lenient base64; a token that was revoked must have no
-    # second one.
+    # A byte string has several spellings in lenient base64; a revoked token must have no second
+    # spelling.
     if b64encode(raw) != segment:
         raise CredentialRefused("token_invalid")
     return raw
 
 
 PENDING_SECONDS: Final = 4.5
-"""How long a request waits for the keys of an issuer: G5 allows it five seconds."""
+"""How long a request waits for an issuer's keys: G5 allows five seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """What a verified token, or a login of the application, stands for.
+    """The contents of a verified token, or of the application's own login.
 
     Attributes:
-        subject: The id of the owner; for a token of another issuer than this application who it stands for there.
-        expires_at: The first moment at which it is refused; None if only the application knows.
-        authenticated_at: When the person logged in; None if that is not known.
-        session_id: A session of this application that it belongs to, if any.
-        has_session: Whether it has to belong to one, where the application has sessions.
-        interactive: Whether it stands for a person's login.
-        scopes: What it was granted; None if the permissions of its owner decide alone.
+        subject: The id of the owner; for another issuer's token the identity at that issuer.
+        expires_at: The time from which it is refused; None if only the application knows.
+        authenticated_at: The time when the person logged in; None if it is unknown.
+        session_id: Its session in this application, if any.
+        has_session: True if it must belong to a session, if the application has sessions.
+        interactive: True for a person's login.
+        scopes: Its grants; None if only the owner's permissions decide.
     """
 
     subject: str | ExternalIdentity
@@ -215,32 +215,31 @@ class VerifiedToken:
 
 
 class TokenIssuer(Protocol):
-    """Verifies the tokens of one issuer."""
+    """Verifies the tokens of an issuer."""
 
     @property
     def names(self) -> Collection[str]:
-        """Each `iss` that its tokens have."""
+        """The `iss` values of its tokens."""
         ...
 
     @property
     def selects(self) -> object:
-        """What it accepts of those tokens. Several issuers may share a name if they differ in it; None shares no name."""
+        """Describes the accepted tokens. Issuers that differ in this value may share a name; with None they may not."""
         ...
 
     def pending(self, token: ParsedToken) -> Future[None] | None:
-        """What has to end before a token can be verified, such as a fetch of the issuer's keys; None if nothing has to.
+        """The fetch of keys for which a token's verification must wait; None if there is none.
 
         Raises:
-            CredentialRefused: No key can make the token right.
+            CredentialRefused: The token is invalid with any key.
         """
         ...
 
     def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
-        """What the token stands for; None if another issuer is to verify it.
+        """Verify a token; None for another issuer's token.
 
         Raises:
-            CredentialRefused: `token_expired` if everything is right but the time has run out, `token_invalid` for anything
-                else.
-            SigningKeysUnavailable: The keys are not there.
+            CredentialRefused: `token_expired` if the token is valid except that it has expired, otherwise `token_invalid`.
+            SigningKeysUnavailable: The keys could not be fetched.
         """
         ...

@@ -1,16 +1,16 @@
-"""Refuses secrets that an attacker knows or can guess: published ones, those that are not random, and public keys.
+"""Refuses secrets that an attacker knows or can guess: published secrets, patterns, and public keys.
 
-A secret is examined as it is and as what it decodes to, from hex and base64. It is refused if one of these
+A secret is examined as given, and decoded from hex and base64. It is refused if one of these
 
 1. is a public key: others know it, and can make an HMAC with it (RFC 8725, section 2.1);
 2. is printed in a standard, a tutorial or a default configuration;
-3. compresses to less than three quarters of 32 bytes, as it is or by the differences between its bytes: it repeats or counts.
+3. compresses to less than three quarters of 32 bytes, as given or by the differences between its bytes: it repeats or counts.
 
-It has at least 32 bytes, and at most 127, or 128 of text: 64 random bytes in hexadecimal. HMAC-SHA256 hashes what is longer
-than 64 bytes down to 32, so more adds nothing; and an RSA modulus, which looks random, is longer in every encoding.
+A secret has at least 32 bytes, and at most 127, or 128 of text: 64 random bytes in hexadecimal. HMAC-SHA256 hashes secrets of
+more than 64 bytes to 32, so more adds nothing; and an RSA modulus, which looks random, is longer in every encoding.
 
-The odds that 32 random bytes, or their hex or base64, are refused are below one in 10^12. A public key that has the form of
-random bytes is not recognized: one of Ed25519 without its wrapping, a point of a curve.
+32 random bytes, or their hex or base64, are refused with a probability below one in 10^12. A public key that looks like
+random bytes is not recognized: Ed25519 without its wrapping, or a point of a curve.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final, cast
 
 from .errors import ConfigurationError
 
-# As they are printed: an application that decodes one first is refused too. Those of fewer than 32 bytes are too short anyway.
+# As printed: an application that decodes a published secret first is refused too. Those of fewer than 32 bytes are too short anyway.
 PUBLISHED: Final = (
     # RFC 7515, appendix A.1, and RFC 7517, appendix A.3.
     b"AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow",
@@ -74,7 +74,7 @@ PUBLISHED: Final = (
 
 
 _MIN_SECRET: Final = 32
-# Of text. Other bytes are one less: 128 bytes may be a modulus.
+# For text. For other bytes one less: 128 bytes may be a modulus.
 _MAX_SECRET: Final = 128
 _HOW_TO_MAKE: Final = 'Make one with: python -c "import secrets; print(secrets.token_urlsafe(48))"'
 _WRAPPING: Final = b"\0 \t\r\n'\""
@@ -88,11 +88,11 @@ def check_secret(name: str, secret: bytes) -> None:
     """Refuse a secret that an attacker knows or can guess.
 
     Args:
-        name: What it is, for the message, such as `secret of the key 'k1'`.
-        secret: What it is made of.
+        name: The secret's name in the message, such as `secret of the key 'k1'`.
+        secret: The secret.
 
     Raises:
-        ConfigurationError: It is weak. The message says how and never quotes it.
+        ConfigurationError: The secret is weak. The message names the weakness and never quotes the secret.
     """
     weakness = _weakness(secret)
     if weakness is not None:
@@ -121,15 +121,15 @@ def _weakness(secret: bytes) -> str | None:
 
 
 def _views(secret: bytes) -> Iterator[bytes]:
-    """The secret, and what it decodes to."""
-    # With and without, because a key in DER may end with what looks like wrapping.
+    """The secret as given and decoded."""
+    # Stripped and unstripped, because a key in DER may end with bytes that look like wrapping.
     for view in {secret, secret.strip(_WRAPPING)}:
         yield view
         yield from _decoded(view)
 
 
 def _decoded(view: bytes) -> Iterator[bytes]:
-    # Line ends of `base64` and `openssl`, and the colons with which the latter prints bytes.
+    # Line ends of `base64` and `openssl`, and the colons in `openssl`'s output.
     compact = b"".join(view.split())
     if re.fullmatch(_HEX, plain := compact.replace(b":", b"")):
         yield bytes.fromhex(plain.decode())
@@ -147,7 +147,7 @@ def _published() -> frozenset[bytes]:
 
 
 def _is_random(view: bytes) -> bool:
-    """Whether neither the bytes nor the differences between neighbours are fewer than they look."""
+    """True if neither the bytes nor the differences between neighbours compress well."""
     differences = bytes((after - before) % 256 for before, after in pairwise(view))
     least = 3 * min(len(view), _MIN_SECRET) // 4
     return min(_compressed(view), _compressed(differences)) >= least
@@ -156,7 +156,7 @@ def _is_random(view: bytes) -> bool:
 def _compressed(view: bytes) -> int:
     import zlib
 
-    # No header and no checksum: of a short text they would be a third.
+    # No header and no checksum: for a short text they would be a third.
     compressor = zlib.compressobj(level=9, wbits=-15)
     return len(compressor.compress(view)) + len(compressor.flush())
 

@@ -160,7 +160,7 @@ def key_headers(
     Args:
         authenticator: The application's.
         owner: The owner of the key, or the id.
-        scopes: What the key may do at most, out of the owner's permissions; None means all.
+        scopes: Permissions that limit the key, out of the owner's; None means all.
         portal: For an `AsyncAuthenticator`: that of the test client, which runs the application. It is `client.portal` of
             FastAPI and Starlette, and `client.blocking_portal` of Litestar, while a `with` statement holds the client.
 
@@ -196,7 +196,7 @@ async def async_key_headers(
     Args:
         authenticator: The application's.
         owner: The owner of the key, or the id.
-        scopes: What the key may do at most, out of the owner's permissions; None means all.
+        scopes: Permissions that limit the key, out of the owner's; None means all.
 
     Returns:
         `{"Authorization": "Bearer msk_…"}`.

@@ -1,7 +1,7 @@
-"""One HTTP GET of a JSON object, with a bound on everything: the scheme, redirects, the size and the time.
+"""One HTTP GET of a JSON object, with a limited scheme, size and time, and no redirects.
 
-It blocks, and runs in the thread of a key set only. The standard library does it: `urllib` knows the proxies and the
-certificates that a machine is configured with.
+The call blocks, so only the thread of a key set makes it. `urllib` of the standard library knows the machine's configured
+proxies and certificates.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 MAX_DOCUMENT: Final = 262_144
-"""How many bytes of a document are read."""
+"""The maximum size of a document, in bytes."""
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class FetchError(Exception):
-    """A document could not be fetched, or is not what it has to be."""
+    """A document could not be fetched, or is invalid."""
 
 
 def check_url(url: str) -> str:
-    """The URL, which is https, or http to this machine.
+    """The URL, if it is https, or http to this machine.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The URL is invalid.
     """
     parts = urlsplit(url)
     if parts.username is not None or parts.fragment or not parts.hostname:
@@ -50,16 +50,16 @@ def fetch_json(
 
     Args:
         url: https, or http to this machine.
-        seconds: How long the body may take, and each answer of the network before it.
-        context: Which certificates are trusted; None for those of this machine.
-        headers: Sent along.
+        seconds: The time limit for the body, and for each answer of the network before it.
+        context: The trusted certificates; None for those of this machine.
+        headers: Headers to send.
 
     Raises:
-        FetchError: Whatever goes wrong.
+        FetchError: For every failure.
     """
     deadline = time.monotonic() + seconds  # noqa: TID251 - of the sockets, and so never a clock of tests
     opener = urllib.request.OpenerDirector()
-    # No handler of redirects, files or FTP, and none that turns a status into an exception.
+    # No handlers for redirects, files or FTP, and none that turns a status into an exception.
     for handler in (
         urllib.request.ProxyHandler(),
         urllib.request.HTTPHandler(),
@@ -89,7 +89,7 @@ def fetch_json(
 
 
 def _read(response: HTTPResponse, deadline: float) -> bytes:
-    """The body, up to a byte more than is allowed. The timeout of the socket would begin anew with each byte."""
+    """The body, up to a byte more than the limit. The socket's timeout alone would restart with each byte."""
     body = b""
     while chunk := response.read1(MAX_DOCUMENT + 1 - len(body)):
         body += chunk

@@ -1,9 +1,9 @@
-"""Reads the claims of a token: single ones, and what the application's functions of them say.
+"""Reads the claims of a token, and calls the application's functions of claims.
 
-A claim that has another form than it must have is refused.
+A malformed claim is refused.
 
-The application's functions say which tokens stand for a person's login, and what one was granted. A function may raise anything
-on claims that it does not expect. In doubt a token is a machine's, and one whose grants cannot be read is refused. The first
+The application's functions decide which tokens are a person's login, and return a token's grants. A function may raise anything
+for unexpected claims. In doubt a token is a machine's, and a token whose grants cannot be read is refused. The first
 failure is logged, without the exception's message or traceback: both may quote a claim.
 """
 
@@ -20,16 +20,16 @@ from msk_auth.core.errors import ConfigurationError, CredentialRefused
 from msk_auth.core.logins import raised_at
 
 MAX_TEXT: Final = 255
-"""The longest text that is read of a subject or an id, in characters."""
+"""The maximum length of a subject or an id, in characters."""
 
 Claims: TypeAlias = Mapping[str, object]
 
-# 9999-12-31: what a datetime can hold, and far below what arithmetic on numbers from outside could overflow.
+# 9999-12-31: the maximum of a datetime, and far below an overflow of arithmetic.
 _MAX_SECONDS: Final = 253_402_300_799
 
 
 def is_text(value: object) -> bool:
-    """Whether it is printable text of at most 255 characters: neither a lone surrogate nor a NUL reaches a database driver."""
+    """True for printable text of at most 255 characters: neither a lone surrogate nor a NUL reaches a database driver."""
     return isinstance(value, str) and 0 < len(value) <= MAX_TEXT and value.isprintable()
 
 
@@ -37,7 +37,7 @@ def text(claims: Claims, name: str) -> str:
     """A claim that is printable text of at most 255 characters.
 
     Raises:
-        CredentialRefused: It is something else, or missing.
+        CredentialRefused: The claim is malformed or missing.
     """
     value = claims.get(name)
     if not is_text(value):
@@ -50,14 +50,14 @@ def moment(claims: Claims, name: str, *, whole: bool = False) -> datetime:
 
     Args:
         claims: The claims.
-        name: Of the claim.
-        whole: Whether a fraction of a second is refused.
+        name: The claim's name.
+        whole: True refuses fractions of a second.
 
     Raises:
-        CredentialRefused: It is something else, or missing.
+        CredentialRefused: The claim is malformed or missing.
     """
     value = claims.get(name)
-    # bool is an int in Python, and not a NumericDate. NaN and infinity are in no range.
+    # bool is an int in Python, but not a NumericDate. NaN and infinity are in no range.
     is_number = type(value) is int or (type(value) is float and not whole)
     if not is_number or not 0 <= cast("float", value) <= _MAX_SECONDS:
         raise CredentialRefused("token_invalid")
@@ -68,7 +68,7 @@ def names(value: object) -> frozenset[str]:
     """The members of an array of strings.
 
     Raises:
-        CredentialRefused: It is something else.
+        CredentialRefused: The value is not an array of strings.
     """
     if not isinstance(value, list | tuple):
         raise CredentialRefused("token_invalid")
@@ -79,17 +79,17 @@ def names(value: object) -> frozenset[str]:
 
 
 def audience(claims: Claims) -> frozenset[str]:
-    """`aud`: one string, or an array of them (RFC 7519, section 4.1.3).
+    """`aud`: a string, or an array of strings (RFC 7519, section 4.1.3).
 
     Raises:
-        CredentialRefused: It is something else, or missing.
+        CredentialRefused: The claim is malformed or missing.
     """
     value = claims.get("aud")
     return frozenset({value}) if isinstance(value, str) else names(value)
 
 
 def frozen(value: Any) -> object:
-    """A JSON value that cannot be changed: requests share it under a lease."""
+    """An immutable copy of a JSON value: requests share it under a lease."""
     if isinstance(value, dict):
         members = cast("dict[str, object]", value)
         return MappingProxyType({name: frozen(member) for name, member in members.items()})
@@ -103,16 +103,16 @@ _log = logging.getLogger("msk_auth")
 Rule: TypeAlias = Callable[[Claims], bool]
 
 Grants: TypeAlias = str | Callable[[Mapping[str, object]], Iterable[str]] | None
-"""What limits the permissions of a token: see `ExternalIssuer`."""
+"""The claim or function that limits the permissions of a token: see `ExternalIssuer`."""
 
 
 class ClaimsRules:
-    """The application's functions of one issuer's claims: which tokens stand for a person's login, and what one was granted.
+    """The application's functions of an issuer's claims: one decides which tokens are a person's login, one returns the grants.
 
     Args:
-        issuer: Whose tokens.
-        interactive: Those for which it returns True, and no other value, stand for a person's login.
-        grants: What limits the permissions.
+        issuer: The issuer of the tokens.
+        interactive: Returns True for the claims of a person's login. Any other value means a machine's token.
+        grants: The limit of the permissions.
 
     Raises:
         ConfigurationError: A function is async, or `grants` is an empty name.
@@ -120,7 +120,7 @@ class ClaimsRules:
 
     def __init__(self, issuer: str, interactive: Rule, grants: Grants = None) -> None:
         for name, function in (("interactive", interactive), ("grants", grants)):
-            # What an async function returns is neither True nor the names of permissions.
+            # The coroutine of an async function is neither True nor names of permissions.
             if inspect.iscoroutinefunction(function):
                 raise ConfigurationError(
                     f"{name} must be a plain function that takes the claims of a token, and not be async."
@@ -133,7 +133,7 @@ class ClaimsRules:
         self._warned: set[str] = set()
 
     def is_interactive(self, claims: Claims) -> bool:
-        """Whether a token with these claims stands for a person's login.
+        """True if these claims are of a person's login.
 
         With `act` (RFC 8693, section 4.1) another party acts for the person.
         """
@@ -148,10 +148,10 @@ class ClaimsRules:
             return False
 
     def scopes(self, claims: Claims) -> frozenset[str] | None:
-        """The names that were granted; None if nothing limits the token.
+        """The granted names; None if nothing limits the token.
 
         Raises:
-            CredentialRefused: They cannot be read.
+            CredentialRefused: The grants cannot be read.
         """
         if self._grants is None:
             return None
@@ -160,7 +160,7 @@ class ClaimsRules:
             return names(granted.split(" ") if isinstance(granted, str) else granted) - {""}
         try:
             answer: object = self._grants(claims)
-            # Of a string its letters would be taken for names, and of an object its members.
+            # The letters of a string, or the members of an object, would count as names.
             if isinstance(answer, str | Mapping):
                 raise TypeError("not a collection of names")  # noqa: TRY301
             return names(tuple(cast("Iterable[object]", answer))) - {""}

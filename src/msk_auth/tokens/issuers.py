@@ -14,23 +14,23 @@
         find_external_owner=find_external_owner,
     )
 
-`providers` has a row for each provider. What is checked of every token, in this order:
+`providers` has a row for each provider. Every token is checked in this order:
 
-1. `iss` is one of the issuer's, else the token is not its.
-2. The header has none of `crit`, `b64`, `zip` and `enc`; its `typ` is one that the issuer uses. Other members are ignored
+1. `iss` is one of the issuer's names; otherwise the token is another issuer's.
+2. The header has none of `crit`, `b64`, `zip` and `enc`; the issuer uses its `typ`. Other members are ignored
    (RFC 7515, section 4): no key is ever taken from a token.
 3. `kid` names keys of the issuer's set, and one of them made the signature, with an algorithm of that key.
 4. The token is for this audience.
-5. It is of the right kind and tenant, by the provider's row. `events` is in logout tokens and other security events (RFC 8417),
-   never in a login. A token with `cnf` is bound to a key (RFC 7800), and a client that sends it as a bearer has not shown that
-   key.
-6. `exp` and `iat` are there, `nbf` and `auth_time` may be, as numbers (RFC 7519, section 2); `exp - iat` is within the longest
+5. The token has the right kind and tenant, by the provider's row. `events` is in logout tokens and other security events (RFC
+   8417), never in a login. A token with `cnf` is bound to a key (RFC 7800), and a client that sends it as a bearer token has not
+   proved possession of that key.
+6. `exp` and `iat` are present, `nbf` and `auth_time` optional, as numbers (RFC 7519, section 2); `exp - iat` is within the longest
    lifetime.
-7. Neither the token nor its login is from the future, and it has not expired, give or take the leeway. A login may be later than
-   `iat`: Entra sets that back by five minutes, for machines whose clocks are behind.
-8. What it was granted can be read.
+7. Neither the token nor its login is from the future, and the token has not expired, within the leeway. A login may be later than
+   `iat`: Entra sets `iat` back by five minutes, for machines whose clocks are behind.
+8. The grants can be read.
 
-Whether it stands for a person's login is decided last, and in doubt it does not: see `claims`.
+The last step decides whether the token is a person's login; in doubt it is not: see `claims`.
 """
 
 from __future__ import annotations
@@ -64,43 +64,42 @@ _REFUSED_HEADERS: Final = ("crit", "b64", "zip", "enc")
 
 
 class ExternalIssuer:
-    """An issuer of tokens that is not this application.
+    """An issuer of tokens other than this application.
 
-    One issuer may be configured several times, for different audiences, kinds and tenants. The first that accepts a token counts.
+    You may configure an issuer several times, for different audiences, kinds and tenants. The first that accepts a token counts.
 
     Args:
-        provider: Who issues the tokens.
-        tenant: Your part of the provider, such as a domain or a project; for `Provider.OIDC` the `iss`, exactly as the discovery
-            document has it. The provider's section of the reference has its form.
-        audience: What the claim of the audience has for this application: the API's identifier, for ID tokens the client's id,
-            or what the provider's section has. Of several one has to be there.
-        grants: What limits the permissions of a token to those of its owner that it was granted. There is no default, since
-            without a limit a token has all of them.
+        provider: The identity provider.
+        tenant: Your part of the provider, such as a domain or a project; for `Provider.OIDC` the `iss`, exactly as in the discovery
+            document. The provider's section of the reference explains the format.
+        audience: The audience of tokens for this application: the API's identifier, for ID tokens the client's id,
+            or as in the provider's section. A token must have one of several audiences.
+        grants: The limit of a token's permissions, out of its owner's. There is no default, since
+            without a limit a token has all of the owner's permissions.
 
-            - A claim's name, such as `"scope"` or `"permissions"`: a string of names with spaces between them (RFC 6749,
-              section 3.3), or an array of strings. A claim that is missing or empty grants nothing. Anything else in its place
-              is refused.
-            - A function of the claims, for nested ones and for names to be mapped. It returns the names, and `()` to grant
+            - A claim's name, such as `"scope"` or `"permissions"`: a string of names separated by spaces (RFC 6749,
+              section 3.3), or an array of strings. A missing or empty claim grants nothing. Any other value is refused.
+            - A function of the claims, for nested claims and other names. It returns the names, and `()` to grant
               nothing. A token is refused if the function raises or returns None, a single string, an object, or anything but
               strings.
-            - None: the owner's permissions decide alone.
-        token: Which kind is accepted, where the provider has access tokens (RFC 9068, for an API) and ID tokens (OpenID Connect
-            Core, for a client); None for the provider's first. Or rules of your own, for tokens that differ from those of the
+            - None: only the owner's permissions decide.
+        token: The accepted kind, if the provider has access tokens (RFC 9068, for an API) and ID tokens (OpenID Connect
+            Core, for a client); None for the provider's first kind. Or your own rules, for tokens that differ from the
             provider's row.
-        issuer: The `iss`, for an instance or a domain of your own; None for the provider's.
-        interactive: Which tokens stand for a person's login, given the claims. Without it, those that the provider's row names.
-            Only True counts; a rule that raises means a machine. A token with `act` is a machine's, and no rule is called for it.
-        keys: A :class:`PinnedKeySet`, or a :class:`RemoteKeySet` with settings of yours. Without it the issuer's keys are fetched;
-            all configurations of one issuer share them.
+        issuer: The `iss`, for your own instance or domain; None for the provider's.
+        interactive: Takes the claims and returns True for a person's login. Without this function, the provider's row decides.
+            Any other result, and an exception, means a machine. A token with `act` is a machine's, without calling the function.
+        keys: A :class:`PinnedKeySet`, or a :class:`RemoteKeySet` with your settings. Without it the issuer's keys are fetched;
+            all configurations of an issuer share them.
         required: Claims that must have exactly this text, such as an organisation's.
-        max_lifetime: The longest time from `iat` to `exp`. A token cannot be revoked here before its end.
-        leeway: How far the clocks of the issuer and this machine may be apart.
-        allow_bound: Whether tokens that are bound to a key (`cnf`: DPoP, mutual TLS) are accepted as plain bearers. Pass True only
-            where a proxy has checked the proof of the key before.
+        max_lifetime: The longest time from `iat` to `exp`. Only its expiry ends a token.
+        leeway: The accepted difference between the clocks of the issuer and this machine.
+        allow_bound: True accepts tokens that are bound to a key (`cnf`: DPoP, mutual TLS) as plain bearer tokens. Pass True only
+            if a proxy has checked the proof of possession.
 
     Raises:
-        ConfigurationError: The tenant has another form, the provider has no tokens of this kind or does not take an argument, a name
-            is empty, a duration is out of range, or a rule is not a plain function. `required` contradicts a claim that the
+        ConfigurationError: The tenant is malformed, the provider has no tokens of this kind or does not take an argument, a name
+            is empty, a duration is out of range, or a rule is async. `required` contradicts a claim that the
             provider's row fixes. Or the issuer serves every customer of a provider, and `required` names none of them.
     """
 
@@ -130,7 +129,7 @@ class ExternalIssuer:
         audiences = frozenset({audience} if isinstance(audience, str) else audience)
         if not all(names) or not audiences or not all(audiences):
             raise ConfigurationError(
-                "An issuer needs its own name and the audience that means this application."
+                "An issuer needs its own name and this application's audience."
             )
         lifetime = rules.max_lifetime if max_lifetime is None else max_lifetime
         if lifetime < timedelta(seconds=1):
@@ -139,7 +138,7 @@ class ExternalIssuer:
             raise ConfigurationError("leeway must be between 0 and 5 minutes.")
         if rules.is_person is None and interactive is not None:
             raise ConfigurationError(
-                f"{provider} takes no rule `interactive`: its tokens never stand for a person's login."
+                f"{provider} takes no rule `interactive`: its tokens are never a person's login."
             )
         self.provider: Provider = provider
         self.tenant: str = tenant
@@ -168,18 +167,18 @@ class ExternalIssuer:
         return f"<ExternalIssuer {self.provider} {self.names[0]!r}>"
 
     def open(self) -> None:
-        """Begin to fetch its keys ahead. Opening an authenticator calls it."""
+        """Begin to fetch the keys in the background. Opening an authenticator calls this."""
         self.keys.open()
 
     def close(self) -> None:
-        """End what :meth:`open` began. Closing an authenticator calls it."""
+        """Stop fetching. Closing an authenticator calls this."""
         self.keys.close()
 
     def pending(self, token: ParsedToken) -> Future[None] | None:
-        """What has to end before a token can be verified: a fetch of the keys. None if nothing has to.
+        """The fetch of keys for which a token's verification must wait; None if there is none.
 
         Raises:
-            CredentialRefused: Its header is wrong, so no keys are needed.
+            CredentialRefused: The token's header is wrong, so no keys are needed.
         """
         if token.claims.get("iss") not in self.names:
             return None
@@ -187,12 +186,11 @@ class ExternalIssuer:
         return self.keys.pending()
 
     def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
-        """Verify a token; None for a token of another issuer.
+        """Verify a token; None for another issuer's token.
 
         Raises:
-            CredentialRefused: `token_expired` if everything is right but the time has run out, `token_invalid` for anything
-                else.
-            SigningKeysUnavailable: The keys are not there.
+            CredentialRefused: `token_expired` if the token is valid except that it has expired, otherwise `token_invalid`.
+            SigningKeysUnavailable: The keys could not be fetched.
         """
         claims = token.claims
         if claims.get("iss") not in self.names:
@@ -217,11 +215,11 @@ class ExternalIssuer:
             raise CredentialRefused("token_expired")
         shared = cast("Claims", frozen(claims))
         return VerifiedToken(
-            # One issuer, however its name is spelled in this token.
+            # The issuer's first name, however this token spells it.
             subject=ExternalIdentity(self.names[0], subject, shared),
             expires_at=expires_at,
             authenticated_at=authenticated_at,
-            # Its sessions are not of this application.
+            # The issuer's sessions are not this application's.
             session_id=None,
             has_session=False,
             interactive=self._claims_rules.is_interactive(shared),
@@ -259,7 +257,7 @@ class ExternalIssuer:
             text(claims, name)
         if any(claims.get(name) != value for name, value in self._fixed.items()):
             raise CredentialRefused("token_invalid")
-        # A token for several clients is that of the client that got it (OpenID Connect Core, section 3.1.3.7).
+        # A token for several clients belongs to the client that requested it (OpenID Connect Core, section 3.1.3.7).
         is_shared = rules.kind == "id" and "aud" in claims and len(audience(claims)) > 1
         if is_shared and claims.get("azp") not in [*self.audiences]:
             raise CredentialRefused("token_invalid")
@@ -297,7 +295,7 @@ def _rules(provider: Provider, token: str | TokenRules | None) -> TokenRules:
 def _fixed(
     provider: Provider, rules: TokenRules, required: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """The claims that have exactly one text: those of the provider's row, and those that the application requires."""
+    """The claims with a fixed text: those of the provider's row, and those that the application requires."""
     fixed = {**(required or {}), **rules.fixed}
     for name, value in (required or {}).items():
         if fixed[name] != value:
@@ -314,7 +312,7 @@ def _typ(header: Mapping[str, object]) -> str | None:
 
 
 def share_keys(issuers: Iterable[ExternalIssuer]) -> None:
-    """Let those of one issuer that fetch its keys use one key set."""
+    """Let all configurations of an issuer that fetch its keys share a key set."""
     shared: dict[str, KeySet] = {}
     for issuer in issuers:
         if issuer.shares_keys:

@@ -1,17 +1,17 @@
-"""Where the public keys of an issuer come from: pinned with the application, or fetched and kept fresh.
+"""The public keys of an issuer: pinned with the application, or fetched and refreshed.
 
-A remote set is fetched by a thread of its own, so that no request waits for a network once the first fetch has succeeded,
-on whichever thread or event loop it runs. The rules:
+A separate thread fetches a remote set, so that after the first successful fetch no request waits for a network,
+on any thread or event loop. The rules:
 
-1. The set is fetched again every four minutes. A key that the issuer added is accepted, and one that it removed is refused,
+1. The set is fetched again every four minutes. A key that the issuer added is accepted, and a key that it removed is refused,
    within five minutes, as long as the issuer answers.
-2. If it does not, the last good set serves on for an hour. Then, and before the first fetch, requests get 503
+2. If the issuer does not answer, the last good set is used for an hour. Then, and before the first fetch, requests get 503
    `signing_keys_unavailable`.
-3. A key id that is not in the set makes the next fetch due, but no sooner than half a minute after the one before,
+3. An unknown key id triggers the next fetch, but no sooner than half a minute after the previous fetch,
    however many such ids are presented.
 4. A set without an attempt to refresh it for five minutes is not used: the process was suspended, or forked. A request then
-   waits for a fetch, as before the first one, for five seconds at most.
-5. A document is taken as a whole or not at all: what cannot be fetched or holds no usable key changes nothing.
+   waits for a fetch, as before the first fetch, for five seconds at most.
+5. A document is accepted as a whole or not at all: a failed fetch or a set without a usable key changes nothing.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger("msk_auth")
 
 REFRESH_SECONDS: Final = 240.0
-"""How often a remote set is fetched."""
+"""The seconds between two fetches of a remote set."""
 
 FRESH_SECONDS: Final = 300.0
-"""Within how many seconds a change of the issuer's keys takes effect here."""
+"""The seconds within which a change of the issuer's keys takes effect."""
 
 OUTAGE_SECONDS: Final = 3600.0
-"""For how many seconds more the last good set serves while the issuer does not answer."""
+"""The additional seconds for which the last good set is used while the issuer does not answer."""
 
 PAUSE_SECONDS: Final = 30.0
-"""How many seconds lie between two fetches at least."""
+"""The minimum number of seconds between two fetches."""
 
 _FIRST_RETRY_SECONDS: Final = 5.0
-# Each of two documents; a request waits for both at most, and G5 allows it five seconds.
+# For each of two documents; a request waits for both at most, and G5 allows it five seconds.
 _FETCH_SECONDS: Final = 2.0
 _MAX_SAME_KID: Final = 4
 MAX_KID: Final = 256
-"""The longest key id that is read, in characters."""
+"""The maximum length of a key id, in characters."""
 
 # Verifying with longer keys is slow, and no provider signs with them.
 _RSA_BITS: Final = range(2048, 8193)
@@ -67,17 +67,17 @@ _ALGORITHMS_OF: Final[Mapping[tuple[object, object], tuple[str, ...]]] = {
 }
 
 ALGORITHMS: Final = frozenset(name for names in _ALGORITHMS_OF.values() for name in names)
-"""The signature algorithms of issuers' tokens: none of them has a secret that two parties know."""
+"""The signature algorithms of issuers' tokens: none of them uses a shared secret."""
 
 
 class VerificationKey(NamedTuple):
-    """One public key of an issuer.
+    """A public key of an issuer.
 
     Attributes:
-        kid: Its id.
+        kid: The key's id.
         key: The key, as PyJWT reads it.
-        schemes: By the names that a token's `alg` may have: one, both of Ed25519, or, where the issuer names none, those of the
-            key's type.
+        schemes: The algorithms by the accepted values of a token's `alg`: one, both names of Ed25519, or, if the issuer names
+            none, those of the key's type.
     """
 
     kid: str
@@ -94,23 +94,23 @@ class KeySet(Protocol):
     """Finds the public keys of an issuer."""
 
     def pending(self) -> Future[None] | None:
-        """What a request waits for before it calls :meth:`find`; None if nothing: the keys are there, or will not be."""
+        """The fetch for which a request waits before it calls :meth:`find`; None if the keys are available, or will not be."""
         ...
 
     def find(self, kid: str) -> Sequence[VerificationKey]:
-        """The keys with this id; none if the issuer has none.
+        """The keys with this id, which may be none.
 
         Raises:
-            SigningKeysUnavailable: The keys are not there.
+            SigningKeysUnavailable: The keys could not be fetched.
         """
         ...
 
     def open(self) -> None:
-        """Begin to fetch ahead."""
+        """Begin to fetch in the background."""
         ...
 
     def close(self) -> None:
-        """End what :meth:`open` began."""
+        """Stop fetching."""
         ...
 
 
@@ -118,30 +118,30 @@ class PinnedKeySet:
     """A JWK set (RFC 7517) that is deployed with the application.
 
     Args:
-        jwks: The JSON object, `{"keys": [...]}`. Keys that sign nothing here are left out (RFC 7517, section 5).
+        jwks: The JSON object, `{"keys": [...]}`. Keys for other uses are ignored (RFC 7517, section 5).
 
     Raises:
-        ConfigurationError: It has another form, or no usable key.
+        ConfigurationError: The object is malformed, or has no usable key.
     """
 
     def __init__(self, jwks: Mapping[str, object]) -> None:
         listed = jwks.get("keys")
         by_kid: dict[str, tuple[VerificationKey, ...]] = {}
-        # All of them: the size of a fetched document bounds their number, and reading it full takes 20 ms.
+        # All keys: the size of a fetched document bounds their number, and reading a full document takes 20 ms.
         for jwk in cast("list[object]", listed if isinstance(listed, list) else ()):
             key = _read_key(jwk)
             if key is not None:
                 same = by_kid.get(key.kid, ())
                 by_kid[key.kid] = (*same, key)[:_MAX_SAME_KID]
         if not by_kid:
-            raise ConfigurationError("This is no JWK set to verify with: there is no usable key.")
+            raise ConfigurationError("This JWK set has no key for verifying tokens.")
         self._by_kid = by_kid
 
     def pending(self) -> None:
         """See :class:`KeySet`."""
 
     def find(self, kid: str) -> Sequence[VerificationKey]:
-        """See :class:`KeySet`. There are several where an issuer gives two keys one id."""
+        """See :class:`KeySet`. There are several keys if an issuer gives them the same id."""
         return self._by_kid.get(kid, ())
 
     def open(self) -> None:
@@ -152,12 +152,12 @@ class PinnedKeySet:
 
 
 class _State(NamedTuple):
-    """What is known, replaced as a whole.
+    """The state of a set, replaced as a whole.
 
     Attributes:
         keys: The last good set.
-        fetched_at: On the monotonic clock, before that was fetched.
-        tried_at: Before the last fetch that ended, good or not.
+        fetched_at: The time before its fetch, on the monotonic clock.
+        tried_at: The time before the last fetch that ended, successful or not.
     """
 
     keys: PinnedKeySet | None = None
@@ -166,18 +166,18 @@ class _State(NamedTuple):
 
 
 class RemoteKeySet:
-    """An issuer's keys, fetched ahead and kept fresh by a thread that this object owns.
+    """An issuer's keys, fetched and refreshed by a thread of this object.
 
     The thread starts when the authenticator is opened, or with the first token, and ends with :meth:`close`, which closing
-    the authenticator calls. It is a daemon thread. A forked child starts its own. One set serves several threads, event loops
-    and authenticators.
+    the authenticator calls. It is a daemon thread. A forked child starts its own thread. Several threads, event loops
+    and authenticators can share a set.
 
     Args:
-        issuer: The `iss`. Its discovery document (OpenID Connect Discovery 1.0, section 4) has to name it and a `jwks_uri`.
-        jwks_uri: Where the keys are, for issuers without discovery.
-        ssl_context: Which certificates are trusted; None for those of this machine.
-        headers: Called before each fetch for headers to send, such as a pod's token to its cluster.
-        clock: Where the time comes from.
+        issuer: The `iss`. The discovery document (OpenID Connect Discovery 1.0, section 4) must name this issuer and a `jwks_uri`.
+        jwks_uri: The address of the keys, for issuers without discovery.
+        ssl_context: The trusted certificates; None for those of this machine.
+        headers: Called before each fetch for headers to send, such as a pod's token for its cluster.
+        clock: The source of time.
 
     Raises:
         ConfigurationError: A URL is not https (or http to this machine).
@@ -211,7 +211,7 @@ class RemoteKeySet:
         return f"<RemoteKeySet {self.issuer!r}>"
 
     def _renew(self) -> None:
-        # Also in a forked child, which has no thread but the one that forked. What was fetched stays good there.
+        # Also in a forked child, which has only the forking thread. Fetched keys stay valid there.
         from concurrent.futures import Future
 
         self._lock = threading.Lock()
@@ -244,7 +244,7 @@ class RemoteKeySet:
         return found
 
     def open(self) -> None:
-        """Begin to fetch ahead."""
+        """Begin to fetch in the background."""
         with self._lock:
             if self._thread is not None and not self._stop.is_set():
                 return
@@ -258,7 +258,7 @@ class RemoteKeySet:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread. The next token starts another one."""
+        """End the thread. The next token starts another thread."""
         with self._lock:
             self._stop.set()
             self._wake.set()
@@ -290,7 +290,7 @@ class RemoteKeySet:
             pause = PAUSE_SECONDS
             due = REFRESH_SECONDS if state.fetched_at == began else PAUSE_SECONDS
         while not stop.is_set():
-            # Suspension included: the clock runs on while the machine sleeps.
+            # Including suspension: the clock continues while the machine sleeps.
             elapsed = self._clock.monotonic() - began
             remaining = (pause if self._wanted else due) - elapsed
             if remaining <= 0:
@@ -306,7 +306,7 @@ class RemoteKeySet:
             keys = self._fetch()
         except Exception as error:  # noqa: BLE001 - whatever it is, the last good set stays
             self._state = self._state._replace(tried_at=began)
-            # After close() its authenticator is closed too, and the application no longer asks for keys.
+            # After close() the authenticator is closed too, and needs no keys.
             if not stop.is_set():
                 _log.warning(
                     "the keys of the issuer %r could not be fetched: %s", self.issuer, error
@@ -338,7 +338,7 @@ class RemoteKeySet:
 
 
 def _read_key(jwk: object) -> VerificationKey | None:
-    """A key of a set; None if it signs nothing here."""
+    """A key of a set; None if it cannot verify tokens."""
     if not isinstance(jwk, dict):
         return None
     members = cast("dict[str, Any]", jwk)
@@ -346,7 +346,7 @@ def _read_key(jwk: object) -> VerificationKey | None:
     if not isinstance(kid, str) or not 0 < len(kid) <= MAX_KID:
         return None
     if members.get("use", "sig") != "sig" or "d" in members:
-        # A key for another use; or a private one, which is public by now.
+        # A key for another use, or a private key, which is compromised.
         return None
     if not isinstance(operations, list) or "verify" not in operations:
         return None

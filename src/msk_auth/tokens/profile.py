@@ -1,27 +1,26 @@
-"""The application's own JWTs: how they are issued and verified, and the keys that sign them (RFC 7519, RFC 8725, RFC 9068).
+"""Issues and verifies the application's own JWTs (RFC 7519, RFC 8725, RFC 9068).
 
-A token is compact, signed, and nothing else. Its rules, in the order in which they are checked:
+A token is a compact, signed JWT. These rules are checked in this order:
 
-1. It is at most 16,384 characters: three segments of canonical base64url, so that one token has one
+1. The token has at most 16,384 characters: three segments of canonical base64url, so that a token has one
    spelling.
 2. The header has `alg`, `kid` and `typ` and no other member: no embedded or remote key, no `crit`,
    `b64` or `zip`. `typ` is `at+jwt`. `kid` names a key of the profile, and `alg` is that key's only
    algorithm, which for Ed25519 has two names.
-3. The signature is right. Nothing of the claims is believed before this.
+3. The signature is right. No claim is trusted before this.
 4. `iss` and `aud` are ours. `sub` and `jti` are non-empty text; `iat`, `exp` and `auth_time` are
    whole seconds with `auth_time <= iat < exp`; `exp - iat` is within the longest lifetime; `nbf`
-   and `sid` may be there, and are checked. `events` and `cnf` are refused: a security event is no
-   login, and a token bound to a key is no bearer's.
-5. It is neither from the future nor expired, give or take the leeway.
+   and `sid` are optional, and checked. `events` and `cnf` are refused: a security event is not a
+   login, and a token bound to a key is not a bearer token.
+5. The token is neither from the future nor expired, within the leeway.
 
-Whether it stands for a person's login is decided last: see `TokenProfile`. With `act` another party acts for the person, and it
-never does.
+The last step decides whether the token is a person's login: see `TokenProfile`. With `act` another party acts for the person, so it
+is not.
 
-JSON objects with a duplicate member are refused wherever they stand, and JSON with more than 32 objects and arrays within
-each other.
+JSON objects with a duplicate member are refused at any depth, and so is JSON with more than 32 nested objects and arrays.
 
-The cryptography is PyJWT's. What it leaves open is closed here, while starting: a key has exactly one algorithm, HMAC secrets
-are not weak (`weak_secrets`), RSA moduli have a least size, curves are fixed (RFC 8725, sections 3.1, 3.2 and 3.5).
+PyJWT does the cryptography. This module adds checks at start: a key has exactly one algorithm, HMAC secrets
+are not weak (`weak_secrets`), RSA moduli have a minimum size, curves are fixed (RFC 8725, sections 3.1, 3.2 and 3.5).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 
 
 _TYPE: Final = "at+jwt"
-# A private claim (RFC 7519, section 4.3) of tokens that stand for no person's login.
+# A private claim (RFC 7519, section 4.3) of machines' tokens.
 _KIND: Final = "msk_kind"
 # A private claim of tokens that were exchanged for a token with grants: a list of names.
 _SCOPES: Final = "msk_scopes"
@@ -60,23 +59,22 @@ _SCOPES: Final = "msk_scopes"
 class TokenProfile:
     """Issues and verifies the application's own tokens.
 
-    A `sub` is unique within its issuer only (RFC 7519, section 4.1.2), and becomes the owner's id as
-    it stands. Accept a second profile only if its subjects are the ids of this application's users:
-    otherwise a stranger's `sub` could be one of them. The tokens of others are for
+    A `sub` is unique only within its issuer (RFC 7519, section 4.1.2), and becomes the owner's id
+    unchanged. Accept a second profile only if its subjects are the ids of this application's users:
+    otherwise a stranger's `sub` could be one of them. For tokens of other issuers use
     :class:`~msk_auth.tokens.issuers.ExternalIssuer`.
 
-    A token is a person's unless `issue` or `exchange` marked it as a machine's. One that a public key
+    A token is a person's unless `issue` or `exchange` marked it as a machine's. A token that a public key
     verified is a machine's, too, since this application may not have issued it.
 
     Args:
-        issuer: The `iss` of all its tokens.
-        audience: The `aud` that means this application.
-        keys: The first signs, all verify, one that was taken out does neither. At least one, each with
-            its own `kid`.
+        issuer: The `iss` of all tokens.
+        audience: The `aud` of this application.
+        keys: The first key signs, all keys verify. At least one key, each with its own `kid`.
         max_lifetime: The longest time from `iat` to `exp`.
-        leeway: How far the clocks of issuer and verifier may be apart.
-        own_public_keys: Whether the public keys among them are the application's own, so that their
-            tokens are persons' as well. For a process that has no private key.
+        leeway: The accepted difference between the clocks of issuer and verifier.
+        own_public_keys: True if the public keys among `keys` are the application's own, so that their
+            tokens can be persons' as well. For a process without a private key.
 
     Raises:
         ConfigurationError: A name is empty, a duration is out of range, there is no key, or two keys share an id.
@@ -127,24 +125,24 @@ class TokenProfile:
     ) -> str:
         """A signed token, for a person who has logged in to this application.
 
-        Call it where a password was checked, or the login of a session that is open. To turn a
-        token of another issuer into one of this application call :meth:`exchange`.
+        Call this after checking a password, or for the login of an open session. To exchange another
+        issuer's token call :meth:`exchange`.
 
         Args:
             subject: The owner's id.
-            now: The moment of issue.
-            lifetime: How long it is valid; at most `max_lifetime`, in whole seconds.
-            authenticated_at: When the person logged in; None means now. When renewing, hand on the
-                old one.
+            now: The time of issue.
+            lifetime: How long the token is valid; at most `max_lifetime`, in whole seconds.
+            authenticated_at: The time when the person logged in; None means now. When renewing, pass the
+                old time.
             session_id: The login session that ends together with this token.
-            interactive: Whether a person logged in. With anything but True the token is marked as a
-                machine's, and `require_interactive` refuses it.
-            scopes: What it may do at most, of the owner's permissions; None means all of them.
+            interactive: True if a person logged in. Any other value marks the token as a
+                machine's, which `require_interactive` refuses.
+            scopes: The permissions that limit the token, of the owner's; None means all of them.
 
         Raises:
-            ConfigurationError: The lifetime is out of range, the ring cannot sign, or `scopes` is no set of strings.
+            ConfigurationError: The lifetime is out of range, the profile cannot sign, or `scopes` is not a set of strings.
             ValueError: The subject or the session's id is not 1 to 255 printable characters, a time
-                has no time zone, or the login lies in the future.
+                has no time zone, or the login is in the future.
         """
         if not timedelta(seconds=1) <= lifetime <= self.max_lifetime:
             raise ConfigurationError(
@@ -190,23 +188,23 @@ class TokenProfile:
         lifetime: timedelta,
         session_id: str | None = None,
     ) -> str:
-        """A signed token for a principal that another token authenticated, of its kind, age and grants.
+        """A signed token for a principal of another token, with the same kind, age and grants.
 
-        A machine's token gives a machine's token, and a login stays as old as it is: `auth_time` is
-        carried along, and so is what limits the permissions.
+        A machine's token gives a machine's token. The new token keeps `auth_time` and the
+        limits of the permissions.
 
         Args:
-            principal: What `authenticate` returned for the other token.
-            now: The moment of issue.
-            lifetime: How long it is valid; at most `max_lifetime`, in whole seconds.
-            session_id: A session of this application that ends together with this token. The one
-                that the other issuer named is not carried along.
+            principal: The result of `authenticate` for the other token.
+            now: The time of issue.
+            lifetime: How long the token is valid; at most `max_lifetime`, in whole seconds.
+            session_id: A session of this application that ends together with this token. The other
+                issuer's session is not kept.
 
         Raises:
-            InteractiveRequired: The principal holds an API key. A token would outlive the key's
-                revocation and have more than its scopes.
-            LoginTooOld: It is a person's, and it is not known when the person logged in.
-            ConfigurationError, ValueError: As :meth:`issue`.
+            InteractiveRequired: The principal has an API key. A token would outlive the key's
+                revocation and exceed its scopes.
+            LoginTooOld: The token is a person's, and the time of the login is unknown.
+            ConfigurationError, ValueError: As for :meth:`issue`.
         """
         if principal.kind not in {CredentialKind.INTERACTIVE, CredentialKind.TOKEN}:
             raise InteractiveRequired
@@ -218,8 +216,8 @@ class TokenProfile:
             subject=principal.owner.id,
             now=now,
             lifetime=lifetime,
-            # Two clocks: the other issuer's may be ahead by as much as its leeway. A machine's token that names no login is
-            # one of now: no guard asks for its age.
+            # Two clocks: the other issuer's may be ahead by its leeway. A machine's token without a login time gets the current
+            # time: no guard checks its age.
             authenticated_at=None if login is None else min(login, now),
             session_id=session_id,
             interactive=principal.kind is CredentialKind.INTERACTIVE,
@@ -230,11 +228,10 @@ class TokenProfile:
         """Check a token against this profile.
 
         Returns:
-            What it says: `subject`, `expires_at`, `authenticated_at`, `session_id`, `interactive` and `scopes`.
+            An object with `subject`, `expires_at`, `authenticated_at`, `session_id`, `interactive` and `scopes`.
 
         Raises:
-            CredentialRefused: `token_expired` if everything is right but the time has run out, `token_invalid` for anything
-                else.
+            CredentialRefused: `token_expired` if the token is valid except that it has expired, otherwise `token_invalid`.
         """
         verified = self.authenticate(ParsedToken(token), now)
         if verified is None:
@@ -243,7 +240,7 @@ class TokenProfile:
 
     @property
     def names(self) -> Collection[str]:
-        """Its issuer: each `iss` that its tokens have."""
+        """The `iss` of the tokens."""
         return (self.issuer,)
 
     @property
@@ -252,14 +249,13 @@ class TokenProfile:
         return
 
     def pending(self, token: ParsedToken) -> None:
-        """Nothing: its keys are there."""
+        """None: the keys are always available."""
 
     def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
-        """What a token stands for, by rules 2 to 5; None for a token of another issuer.
+        """Verify a token by rules 2 to 5; None for another issuer's token.
 
         Raises:
-            CredentialRefused: `token_expired` if everything is right but the time has run out, `token_invalid` for anything
-                else.
+            CredentialRefused: `token_expired` if the token is valid except that it has expired, otherwise `token_invalid`.
         """
         claims = token.claims
         if claims.get("iss") != self.issuer:
@@ -270,20 +266,20 @@ class TokenProfile:
         issued_at, expires_at = _seconds(claims, "iat"), _seconds(claims, "exp")
         authenticated_at = _seconds(claims, "auth_time")
         not_before = _seconds(claims, "nbf") if "nbf" in claims else issued_at
-        # Without leeway: all three come from the issuer's one clock.
+        # Without leeway: all three come from the issuer's clock.
         if not authenticated_at <= issued_at < expires_at:
             raise CredentialRefused("token_invalid")
         if expires_at - issued_at > self.max_lifetime:
             raise CredentialRefused("token_invalid")
         if max(issued_at, not_before) > now + self.leeway:
             raise CredentialRefused("token_invalid")
-        # A security event is no login, and a token that is bound to a key is no bearer's.
+        # A security event is not a login, and a token bound to a key is not a bearer token.
         if "events" in claims or "cnf" in claims:
             raise CredentialRefused("token_invalid")
         subject, _token_id = text(claims, "sub"), text(claims, "jti")
         session_id = text(claims, "sid") if "sid" in claims else None
-        # The leeway goes to our own side of each comparison: a claim plus something may be a time
-        # beyond what a datetime can hold.
+        # The leeway is added to our own side of each comparison: a claim plus a leeway may exceed
+        # the maximum of a datetime.
         if now - self.leeway >= expires_at:
             raise CredentialRefused("token_expired")
         return VerifiedToken(
@@ -297,7 +293,7 @@ class TokenProfile:
         )
 
     def jwks(self) -> dict[str, list[dict[str, object]]]:
-        """The public keys as a JWK set (RFC 7517, section 5); secret keys are not in it."""
+        """The public keys as a JWK set (RFC 7517, section 5), without secret keys."""
         jwks = (key.jwk() for key in self.keys)
         return {"keys": [jwk for jwk in jwks if jwk is not None]}
 
@@ -320,7 +316,7 @@ class TokenProfile:
 
 
 def _check_zone(time: datetime) -> None:
-    # Python would take it for this machine's local time.
+    # Python would take a time without a zone for this machine's local time.
     if time.utcoffset() is None:
         raise ValueError("a token's times need a time zone: datetime.now(UTC)")
 
@@ -340,18 +336,18 @@ _MIN_RSA_BITS = 2048
 
 
 class SigningKey:
-    """One key of a token profile.
+    """A key of a token profile.
 
     Args:
-        kid: Its id in token headers: 1 to 64 of `0-9A-Za-z._-`.
-        algorithm: The one algorithm it is used with.
+        kid: The key's id in token headers: 1 to 64 of `0-9A-Za-z._-`.
+        algorithm: The only algorithm of this key.
         key: For HS256 a secret of 32 to 127 random bytes; published examples, patterns and public
             keys are refused. Otherwise a PEM: a private key signs and verifies, a public key
-            verifies only.
+            only verifies.
 
     Raises:
-        ConfigurationError: The key is too weak, cannot be read, or is of another kind than the
-            algorithm's.
+        ConfigurationError: The key is too weak, cannot be read, or does not match the
+            algorithm.
     """
 
     __slots__ = ("_public", "_scheme", "_secret", "algorithm", "can_sign", "header_name", "kid")
@@ -384,7 +380,7 @@ class SigningKey:
 
     @classmethod
     def generate(cls, kid: str, algorithm: AlgorithmName) -> SigningKey:
-        """A fresh key. Keep it with :meth:`export`."""
+        """A new key. Store the result of :meth:`export`."""
         return cls(kid, algorithm, _generate(algorithm))
 
     def __repr__(self) -> str:
@@ -419,7 +415,7 @@ class SigningKey:
         return self._scheme.verify(message, self._public, signature)
 
     def is_named(self, algorithm: object) -> bool:
-        """True if a token's `alg` means this key's algorithm."""
+        """True if a token's `alg` names this key's algorithm."""
         if self.algorithm == "Ed25519":
             return algorithm in _ED25519_NAMES
         return algorithm == self.algorithm
@@ -432,21 +428,19 @@ class SigningKey:
         return {**members, "kid": self.kid, "alg": self.header_name, "use": "sig"}
 
 
-# PyJWT loads `cryptography`, which takes longer than everything else here together; an application
-# that uses no tokens should not wait for it. So it is imported when the first key is made, in the
-# functions below.
+# PyJWT loads `cryptography`, which takes longer than the rest of this module; an application
+# without tokens should not wait for it. So the functions below import it when the first key is made.
 
 
 def _scheme(algorithm: AlgorithmName) -> Algorithm:
     from jwt import get_algorithm_by_name
 
-    # PyJWT knows Ed25519 under the older name, which also stands for Ed448; `_key_pair` refuses the
-    # latter.
+    # PyJWT knows Ed25519 by the older name, which also means Ed448; `_key_pair` refuses Ed448.
     return get_algorithm_by_name("EdDSA" if algorithm == "Ed25519" else algorithm)
 
 
 def _key_pair(kid: str, algorithm: AlgorithmName, pem: bytes) -> tuple[Any, Any]:
-    """The private key (None if `pem` holds a public one) and the public key, checked to be of the algorithm's kind."""
+    """The private key (None for a public PEM) and the public key, checked against the algorithm."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -459,7 +453,7 @@ def _key_pair(kid: str, algorithm: AlgorithmName, pem: bytes) -> tuple[Any, Any]
         else:
             public = serialization.load_pem_public_key(pem)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Without the cause: a parser's message may quote what it could not read.
+        # Without the cause: a parser's message may quote the PEM.
         raise ConfigurationError(
             f"The key {kid!r} is not a PEM that can be read without a password."
         ) from None
@@ -490,7 +484,7 @@ def _public_members(public: Any) -> dict[str, object]:
         return {"kty": "OKP", "crv": "Ed25519", "x": b64encode(raw)}
     numbers = public.public_numbers()
     if isinstance(public, ec.EllipticCurvePublicKey):
-        # Coordinates have the length of the curve's field, with zeros in front: one in 128 keys has such a coordinate.
+        # Coordinates have the length of the curve's field, with leading zeros: one in 128 keys has such a coordinate.
         x, y = (b64encode(value.to_bytes(32, "big")) for value in (numbers.x, numbers.y))
         return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
     n, e = (

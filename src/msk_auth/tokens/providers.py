@@ -1,9 +1,9 @@
 """The identity providers whose tokens are accepted: a table with a row for each, as strict as the provider allows.
 
-`issuers.ExternalIssuer` checks every token; a row has what differs. `docs/reference/api/tokens.md` explains each row, with the
-documentation that it was written from.
+`issuers.ExternalIssuer` checks every token; a row has the provider's differences. `docs/reference/api/tokens.md` explains each row,
+with its sources.
 
-The `auth_time` of a token is the age of the login; where there is none the age is unknown, which fails every `max_age`.
+The `auth_time` of a token is the time of the login; without it the age is unknown, which fails every `max_age`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ def _auth_time(claims: Claims, _issued_at: datetime) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """One kind of token: how it is recognised, and which of them stand for a person's login.
+    """A kind of token: how it is recognised, and which tokens are a person's login.
 
     Attributes:
-        kind: What it is. A session's and a job's token are access tokens of a form that is the provider's own.
-        is_person: Which tokens stand for a person's login, unless the application has a rule. None: none ever does, and the
-            application can have no rule.
-        types: Each `typ` that the header may have, in lower case; None among them means that it may be absent.
-        kind_types: Those that show the kind by themselves: `is_kind` decides about tokens of the others.
+        kind: The name of the kind. Session and job tokens are access tokens in the provider's own format.
+        is_person: Returns True for the claims of a person's login, unless the application has a rule. None: no token is ever
+            a person's login, and the application cannot have a rule.
+        types: The accepted values of the header's `typ`, in lower case; None among them means that it may be absent.
+        kind_types: The values of `typ` that identify the kind: for other values `is_kind` decides.
         audience: The claim that names this application. Only `aud` may be an array.
-        requires: Claims that have to be there, as text.
-        fixed: Claims that have exactly this text.
-        is_kind: What else the claims have to show.
-        subject: Who it stands for: what the issuer never gives to another person.
-        authenticated_at: When the person logged in, given the claims and `iat`; None if the token does not state it.
+        requires: Claims that must be present, as text.
+        fixed: Claims that must have exactly this text.
+        is_kind: Returns True if the claims are of this kind.
+        subject: Returns the subject: an id that the issuer never gives to another person.
+        authenticated_at: Returns the time when the person logged in, given the claims and `iat`; None if the token does not state
+            it.
         max_lifetime: The longest time from `iat` to `exp`, unless the application sets another.
     """
 
@@ -68,7 +69,7 @@ class TokenRules:
 
 
 class TenantForm(NamedTuple):
-    """What a tenant looks like: a pattern, and the words for it in an error."""
+    """The format of a tenant: a pattern, and its description in an error."""
 
     pattern: str
     words: str
@@ -82,12 +83,12 @@ class Row:
     """A provider.
 
     Attributes:
-        issuers: Each `iss` of its tokens, in which `{}` is the tenant and `{name}` a group of the tenant's pattern. All are one
-            issuer, which identities name by the first; that one has the keys.
-        tenant: What a tenant looks like.
-        tokens: The kinds of tokens. The first is accepted unless the application names another.
-        is_of_tenant: Whether the claims name the tenant, where the issuer does not.
-        keys_path: Where the keys are, below the issuer; empty means by discovery.
+        issuers: The `iss` values of its tokens, with `{}` for the tenant and `{name}` for a group of the tenant's pattern. All
+            are the same issuer; identities and the address of the keys use the first value.
+        tenant: The format of a tenant.
+        tokens: The kinds of tokens. The first is accepted unless the application names another kind.
+        is_of_tenant: Returns True if the claims name the tenant, if the issuer does not.
+        keys_path: The path of the keys below the issuer; empty means by discovery.
     """
 
     tokens: tuple[TokenRules, ...]
@@ -117,7 +118,7 @@ def _has(claims: Claims, name: str) -> bool:
 
 
 def _has_nonce(claims: Claims) -> bool:
-    """A client sent it with the browser to the provider, so no other grant has it (OpenID Connect Core, section 3.1.2.1)."""
+    """A client sends a nonce with the browser to the provider, so no other grant has it (OpenID Connect Core, section 3.1.2.1)."""
     return _has(claims, "nonce")
 
 
@@ -126,12 +127,12 @@ def _has_session(claims: Claims) -> bool:
 
 
 def _is_unmarked(claims: Claims) -> bool:
-    """Nothing marks it as an ID token."""
+    """No claim marks the token as an ID token."""
     return _ID_CLAIMS.isdisjoint(claims)
 
 
 def _is_id_token(claims: Claims) -> bool:
-    """Nothing marks it as an access token. `client_id` does not: a client ignores what it does not know (Core, section 2)."""
+    """No claim marks the token as an access token. `client_id` does not: clients ignore unknown claims (Core, section 2)."""
     return _ACCESS_CLAIMS.isdisjoint(claims)
 
 
@@ -196,7 +197,7 @@ def _is_user_of_supabase(claims: Claims) -> bool:
 
 
 def _login_at_clerk(claims: Claims, issued_at: datetime) -> datetime | None:
-    """When the first factor was verified, to the minute."""
+    """The time when the first factor was verified, to the minute."""
     ages = claims.get("fva")
     minutes = cast("list[object]", ages)[0] if isinstance(ages, list) and ages else None
     if type(minutes) is not int or not 0 <= minutes < 1_000_000:
@@ -233,7 +234,7 @@ def _is_token_of_kubernetes(claims: Claims) -> bool:
 
 
 class Provider(Enum):
-    """An identity provider; `OIDC` stands for every other one that has a discovery document, or a key set that you pass."""
+    """An identity provider; `OIDC` is for every other provider with a discovery document, or with a key set that you pass."""
 
     OIDC = Row(
         tokens=(
@@ -443,4 +444,4 @@ class Provider(Enum):
 SHARED: Final = {
     name: provider for provider in Provider for name in provider.value.issuers if "{" not in name
 }
-"""The issuers that serve every customer of a provider: each can get a token for any audience."""
+"""The issuers that serve every customer of a provider: each customer can get a token for any audience."""
