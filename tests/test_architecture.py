@@ -207,22 +207,8 @@ def wrong_files(
 CHANGES = changes((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
 
 
-def test_each_likely_change_has_a_list_of_files() -> None:
-    assert list(CHANGES) == [
-        "An error",
-        "A field of a key",
-        "An event",
-        "An adapter",
-        "A store",
-        "An identity provider",
-        "A handler of the task service",
-        "A setting that an administrator changes",
-        "An endpoint of the task service",
-    ]
-
-
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_list_of_files_names_those_that_its_example_touches(name: str) -> None:
     example, complete, listed = CHANGES[name]
-    assert len(listed) >= 4
+    assert listed
     assert wrong_files(ROOT, example, complete, listed) == []

@@ -1,4 +1,4 @@
-"""The README shows what is tested: its short examples are the snippets, its commands are the Makefile's."""
+"""The README shows what is tested: its short examples are the snippets, and its links lead to files."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_whatever_is_copied_into_the_image_exists_and_is_not_ignored() -> None:
         if name == "COPY" and not words.startswith("--from")
         for source in words.split()[:-1]
     ]
-    assert len(copied) == 9
+    assert copied
     for source in copied:
         assert (ROOT / source).exists(), source
         assert source in let_in
@@ -308,21 +308,14 @@ def test_the_time_that_a_process_gets_to_stop_is_the_same_everywhere(compose: An
         for each in compose["services"].values()
         if "build" in each
     }
-    page = (ROOT / "docs" / "service" / "upgrade.md").read_text()
-    assert (
-        seconds
-        == set(re.findall(r"Allow the process (\d+) seconds before you kill it", page))
-        == {"40"}
-    )
+    assert seconds == {"40"}
 
 
-def test_the_page_adds_up_the_connections_of_what_it_deploys(compose: Any) -> None:
-    page = (ROOT / "docs" / "service" / "several-machines.md").read_text()
+def test_postgresql_has_connections_for_what_the_composition_starts(compose: Any) -> None:
     each = CONNECTIONS_OF_A_PROCESS
     processes = [name for name in compose["services"] if re.match(r"(api|worker)-", name)]
+    # One more process during an upgrade, and ten for the operator.
     needed = len(processes) * each + each + 10
-    assert f"{len(processes)} × {each} + {each} + 10 = {needed}" in page
-    assert f"| {each} at most |" in page
     (limit,) = re.findall(r"max_connections=(\d+)", compose["services"]["postgres"]["command"][-1])
     assert needed <= int(limit)
 
