@@ -124,6 +124,8 @@ async def test_revoking_takes_a_login_of_the_last_quarter_of_an_hour(
 
 async def test_a_key_that_is_none_is_not_found(admin: Caller, user: Caller) -> None:
     assert problem(await admin.post(f"{PATH}/000000000000/revoke")) == (404, "key_not_found")
+    for unknown in ("000000000000", "%00"):
+        assert problem(await admin.get(f"{PATH}/{unknown}")) == (404, "key_not_found")
     assert problem(await user.post(f"{PATH}/000000000000/revoke")) == (403, "permission_denied")
 
 

@@ -84,7 +84,7 @@ async def test_nothing_is_done_when_the_tasks_have_no_other_owner(
     path, owner = await _path(user), await _me(user)
     gone = expect(await admin.post("/api/admin/service-accounts", {"name": "gone"}), 201)
     expect(await admin.delete(f"/api/admin/service-accounts/{gone['id']}"), 204)
-    for wrong in ("usr_0123456789abcdef", "", owner["id"], gone["id"]):
+    for wrong in ("usr_0123456789abcdef", "", "\x00", owner["id"], gone["id"]):
         answer = await admin.post(path, {"owner_id": wrong})
         assert wrong_fields(answer) == {"owner_id"}
     assert (await user.get("/api/auth/me")).status_code == 200

@@ -94,11 +94,12 @@ class KeyList:
             StoreUnavailable: The database does not answer.
         """
         wanted = select(*_KEYS).where(_KEYS.id == key_id, _KEYS.deleted_at.is_(None))
-        async with self._db.read() as connection:
-            row = (await connection.execute(wanted)).one_or_none()
-        if row is None:
-            raise KeyNotFound
-        return read_record(row)
+        if key_id.isalnum():
+            async with self._db.read() as connection:
+                row = (await connection.execute(wanted)).one_or_none()
+            if row is not None:
+                return read_record(row)
+        raise KeyNotFound
 
     async def page(
         self,

@@ -27,6 +27,7 @@ from task_service.accounts.sessions import Sessions
 from task_service.accounts.users import User, UserQuery, Users, UserSort
 from task_service.db.paging import Page
 from task_service.errors import LastAdministrator, PasswordLoginOff, UsernameTaken, UserNotFound
+from task_service.tasks.models import OwnerId
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
@@ -93,7 +94,7 @@ class DepartureRequest(JsonBody):
     )
 
     revoke_keys: bool = False
-    owner_id: str | None = None
+    owner_id: OwnerId | None = None
 
 
 def admin_router(

@@ -78,8 +78,7 @@ def _search_text(value: object) -> object:
     text = value.strip()
     if len(text) > MAX_SEARCH:
         raise ValueError(f"The search is too long. Send {MAX_SEARCH} characters at most.")
-    # PostgreSQL has no NUL in a text.
-    return text.replace("\x00", "\ufffd") or None
+    return text or None
 
 
 Search = Annotated[str | None, BeforeValidator(_search_text)]
@@ -112,7 +111,7 @@ WantedPage = Annotated[PageRequest, Depends(_page_request)]
 
 
 class JsonRoute(APIRoute):
-    """A route that reads strict JSON (see :class:`JsonRequest`) and refuses query parameters that it does not know."""
+    """A route that reads strict JSON (see :class:`JsonRequest`) and refuses query parameters that it cannot read or does not know."""
 
     def __init__(
         self,
@@ -132,13 +131,13 @@ class JsonRoute(APIRoute):
         super().__init__(
             path,
             endpoint,
-            dependencies=[*(dependencies or ()), *guards, Depends(self._refuse_unknown)],
+            dependencies=[*(dependencies or ()), *guards, Depends(self._check_query)],
             responses=problems(InputInvalid) | (responses or {}),
             **options,
         )
         self._known = sorted(_query_names(self.dependant))
 
-    async def _refuse_unknown(self, request: Request) -> None:
+    async def _check_query(self, request: Request) -> None:
         unknown = [name for name in request.query_params if name not in self._known]
         if unknown:
             allowed = f"Allowed: {', '.join(self._known) or 'none'}."
@@ -146,6 +145,10 @@ class JsonRoute(APIRoute):
             raise InputInvalid(
                 [(name, f"Unknown query parameter {name!r}. {allowed}") for name in names]
             )
+        # PostgreSQL has no NUL in a text, and fails on it.
+        for name, value in request.query_params.multi_items():
+            if "\x00" in value:
+                raise InputInvalid.of(name, "Remove the NUL character.")
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with a request that parses strictly."""

@@ -15,7 +15,7 @@ MAX_TIMEOUT_SECONDS = 86_400
 """The longest timeout that a task can name; the administrator's `run_timeout_seconds` limits it further."""
 
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
-_OwnerId = Annotated[str, Field(max_length=32, pattern="^[0-9A-Za-z_]+$")]
+OwnerId = Annotated[str, Field(max_length=32, pattern="^[0-9A-Za-z_]+$")]
 # What the service reads of any JSON object.
 _Params = Annotated[
     dict[str, Any],
@@ -274,7 +274,7 @@ class NewTask(_Input):
     handler: Annotated[str, Field(max_length=64)]
     params: _Params = Field(default_factory=dict)
     timeout_seconds: _Timeout | None = None
-    owner_id: _OwnerId | None = None
+    owner_id: OwnerId | None = None
 
 
 class TaskChanges(_Input):
@@ -289,7 +289,7 @@ class TaskChanges(_Input):
     handler: Annotated[str, Field(max_length=64)] | SkipJsonSchema[None] = None
     params: _Params | SkipJsonSchema[None] = None
     timeout_seconds: _Timeout | None = None
-    owner_id: _OwnerId | None = None
+    owner_id: OwnerId | None = None
 
     @field_validator("handler", "params", "owner_id")
     @classmethod
