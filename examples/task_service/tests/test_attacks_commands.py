@@ -20,7 +20,7 @@ def test_a_command_inherits_only_its_three_streams() -> None:
         ended = subprocess.run(
             [
                 *(sys.executable, "-I", "-S", supervisor.__file__, tempfile.mkdtemp()),
-                *("inf", "/bin/sh", "sh", "-c", "readlink /proc/$$/fd/*; echo end"),
+                *("inf", "/bin/sh", "-c", "readlink /proc/$$/fd/*; echo end"),
             ],
             stdin=held_end,
             pass_fds=(held,),

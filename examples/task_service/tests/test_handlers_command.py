@@ -233,8 +233,9 @@ async def test_stdout_and_stderr_are_logged_apart() -> None:
 
 
 async def test_a_command_that_is_not_installed_fails(tmp_path: Path) -> None:
-    result, _ = await run("no-such-command")
-    assert result == HandlerResult(126, "The command is not installed on the server.")
+    result, log = await run("no-such-command")
+    assert result == HandlerResult(126, "The command ended with exit status 126.")
+    assert log.text("stderr") == "no-such-command: No such file or directory\n"
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
@@ -553,16 +554,14 @@ async def test_the_supervisor_passes_on_the_exit_status(
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    process, hold = await supervised(folder, SH, "sh", "-c", f"cd {folder}; {script}")
+    process, hold = await supervised(folder, SH, "-c", f"cd {folder}; {script}")
     assert await process.wait() == code
     os.close(hold)
     assert not folder.exists()
 
 
 async def test_the_supervisor_ends_its_command_when_its_input_is_closed(tmp_path: Path) -> None:
-    process, hold = await supervised(
-        tmp_path / "x", SH, "sh", "-c", "trap '' TERM; echo r; sleep 600"
-    )
+    process, hold = await supervised(tmp_path / "x", SH, "-c", "trap '' TERM; echo r; sleep 600")
     assert process.stdout is not None
     await process.stdout.readline()
     os.close(hold)
@@ -570,7 +569,7 @@ async def test_the_supervisor_ends_its_command_when_its_input_is_closed(tmp_path
 
 
 async def test_the_supervisor_reports_a_program_that_cannot_be_started(tmp_path: Path) -> None:
-    process, hold = await supervised(tmp_path / "x", str(tmp_path / "none"), "none")
+    process, hold = await supervised(tmp_path / "x", "none")
     _, errors = await process.communicate()
     os.close(hold)
     assert (process.returncode, errors) == (126, b"none: No such file or directory\n")
@@ -578,7 +577,7 @@ async def test_the_supervisor_reports_a_program_that_cannot_be_started(tmp_path:
 
 async def test_guard_and_supervisor_have_no_second_thread(tmp_path: Path) -> None:
     """Their exit status is the command's, and an interpreter that exits beside a thread of its own can crash."""
-    process, hold = await supervised(tmp_path / "x", SH, "sh", "-c", "echo $PPID; exec sleep 600")
+    process, hold = await supervised(tmp_path / "x", SH, "-c", "echo $PPID; exec sleep 600")
     assert process.stdout is not None
     guards = [int(await process.stdout.readline()), process.pid]
     assert [len(entries(Path(f"/proc/{pid}/task"))) for pid in guards] == [1, 1]
@@ -595,7 +594,7 @@ async def test_the_supervisor_uses_the_last_renewal(
 ) -> None:
     os.mkfifo(tmp_path / "go")
     script = f"cd {tmp_path}; echo r; read line < go; exit 0"
-    process, hold = await supervised(tmp_path / "x", SH, "sh", "-c", script, until="1e12")
+    process, hold = await supervised(tmp_path / "x", SH, "-c", script, until="1e12")
     assert process.stdout is not None
     await process.stdout.readline()
     os.write(hold, struct.pack(f"{len(written)}d", *written))

@@ -19,7 +19,6 @@ import asyncio
 import codecs
 import os
 import re
-import shutil
 import signal
 import struct
 import sys
@@ -124,13 +123,7 @@ class Command(Handler[CommandParams]):
 
     async def run(self, params: CommandParams, context: RunContext) -> HandlerResult:
         """See :meth:`Handler.run`. When cancelled, returns after the whole process group has ended."""
-        program = shutil.which(params.argv[0], path=COMMAND_PATH)
-        if program is None:
-            return HandlerResult(
-                exit_code=supervisor.CANNOT_START,
-                error="The command is not installed on the server.",
-            )
-        code = await _run(program, params.argv, context)
+        code = await _run(params.argv, context)
         if code == 0:
             return HandlerResult(exit_code=0)
         if code == -supervisor.LEASE_OVER:
@@ -139,14 +132,14 @@ class Command(Handler[CommandParams]):
         return HandlerResult(exit_code=code, error=f"The command ended with exit status {code}.")
 
 
-async def _run(program: str, argv: list[str], context: RunContext) -> int:
+async def _run(argv: list[str], context: RunContext) -> int:
     context.check_lease()
     # The supervisor removes the folder too: this process may be killed.
     with tempfile.TemporaryDirectory(prefix="task-", ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(
             # -I and -S: nothing of the environment or of installed packages runs before the supervisor.
             *(sys.executable, "-I", "-S", supervisor.__file__),
-            *(folder, str(_machine_time(context)), program),
+            *(folder, str(_machine_time(context))),
             *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

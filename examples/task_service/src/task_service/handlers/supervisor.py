@@ -2,9 +2,9 @@
 
 The handler `command` starts this file as a program of its own::
 
-    python -I -S supervisor.py FOLDER UNTIL PROGRAM ARGV0 [ARGUMENT …]
+    python -I -S supervisor.py FOLDER UNTIL PROGRAM [ARGUMENT …]
 
-UNTIL is when the worker's lease of the run is over, in seconds of CLOCK_BOOTTIME (:func:`time.monotonic` where there is
+PROGRAM is a path, or a name that is looked up in `PATH`. UNTIL is when the worker's lease of the run is over, in seconds of CLOCK_BOOTTIME (:func:`time.monotonic` where there is
 none), or `inf`. The worker holds the other end of standard input and writes a new UNTIL, eight bytes, whenever it has renewed
 the lease. The supervisor ends the command when
 
@@ -53,13 +53,13 @@ _PR_SET_NO_NEW_PRIVS = 38
 _CLOCK_SECONDS = 1.0
 
 
-def main(folder: str, until: float, program: str, argv: list[str]) -> int:
+def main(folder: str, until: float, argv: list[str]) -> int:
     """Guard a supervisor of the command, and return the exit status to pass on."""
     _limit()
     guard = os.getpid()
     supervisor = os.fork()
     _prctl(_PR_SET_CHILD_SUBREAPER)
-    code = _wait_for(supervisor) if supervisor else _supervise(guard, until, program, argv)
+    code = _wait_for(supervisor) if supervisor else _supervise(guard, until, argv)
     while children := _children():
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -87,13 +87,13 @@ def _prctl(option: int) -> None:
         ctypes.CDLL(None).prctl(option, 1, 0, 0, 0)
 
 
-def _supervise(guard: int, until: float, program: str, argv: list[str]) -> int:
+def _supervise(guard: int, until: float, argv: list[str]) -> int:
     """Run the command, and end it when it must. Its exit status, or -LEASE_OVER."""
     child_ended = _pipe_of_ended_children()
     try:
         # Kept until the end: a Popen without references reaps its process.
         command = subprocess.Popen(  # noqa: S603 - without a shell is the point
-            argv, executable=program, stdin=subprocess.DEVNULL, start_new_session=True
+            argv, stdin=subprocess.DEVNULL, start_new_session=True
         )
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
@@ -169,5 +169,5 @@ def _children() -> list[int]:
 
 
 if __name__ == "__main__":
-    _, _folder, _until, _program, *_argv = sys.argv
-    sys.exit(main(_folder, float(_until), _program, _argv))
+    _, _folder, _until, *_argv = sys.argv
+    sys.exit(main(_folder, float(_until), _argv))
