@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from examples.task_service.tests.service_support import Service, check_documented, expect
+from examples.task_service.tests.service_support import Caller, Service, check_documented, expect
 
 pytestmark = pytest.mark.anyio
 
@@ -113,3 +113,83 @@ async def test_the_check_of_the_other_tests_fails_for_an_answer_that_is_not_ther
     # The pages are no operations.
     elsewhere = httpx2.Request("GET", "http://127.0.0.1:8000/tasks")
     await check_documented(service.app, httpx2.Response(418, request=elsewhere))
+
+
+async def test_what_the_document_allows_is_not_refused_for_its_form(
+    document: dict[str, Any], admin: Caller
+) -> None:
+    schemas = document["components"]["schemas"]
+    task = await admin.new_task()
+    for path, item in document["paths"].items():
+        limits = [
+            each["schema"]["maximum"]
+            for each in item.get("get", {}).get("parameters", [])
+            if each["name"] == "limit"
+        ]
+        if limits and "{" not in path:
+            expect(await admin.get(f"{path}?limit={limits[0]}"), 200)
+    expect(await admin.get(f"/api/tasks/{task['id']}/runs?limit=200"), 200)
+    expect(await admin.get("/api/tasks?recent_runs=20"), 200)
+    recent = next(
+        each
+        for each in operations(document)["list_tasks"]["parameters"]
+        if each["name"] == "recent_runs"
+    )
+    assert (recent["schema"]["minimum"], recent["schema"]["maximum"]) == (0, 20)
+    # What cannot be null is not described so.
+    changes = schemas["TaskChanges"]["properties"]
+    assert {changes[name].get("type") for name in ("name", "handler", "owner_id")} == {"string"}
+    assert schemas["NewApiKey"]["properties"]["expires_in_days"]["maximum"] == 36_500
+    # Only long names are refused, whatever their characters.
+    for name, message in (("\b", "Unknown field"), ("n" * 200, "Unknown field")):
+        body = {"name": "a", "handler": "command", "params": {"argv": ["echo"], name: {"\x7f": 1}}}
+        refused = await admin.post("/api/tasks", body)
+        [error] = refused.json()["errors"]
+        assert error["message"].startswith(message)
+    [rerun, _null] = schemas["RerunOptions"]["properties"]["params"]["anyOf"]
+    assert rerun["propertyNames"] == {"maxLength": 200}
+
+
+@pytest.mark.parametrize(
+    ("schema", "member", "good", "bad"),
+    [
+        (
+            "NewUser",
+            "username",
+            ["ada", " Ada ", "ünïcode"],
+            ["", " ", "Say hello", "a\x07", "a" * 65],
+        ),
+        ("NewServiceAccount", "name", ["deploy-bot"], ["", "Say hello"]),
+        (
+            "NewServiceAccount",
+            "description",
+            ["", "Deploys", " a b "],
+            ["a\x13b", "a\nb", "x" * 501],
+        ),
+        ("NewTask", "name", ["a", " a b "], ["", "  ", "a\nb", "a" * 101]),
+        ("NewApiKey", "name", ["a b"], ["", "a\x85b"]),
+        ("NewApiKey", "description", ["", "a b"], ["a\x00b"]),
+    ],
+)
+async def test_the_document_refuses_what_the_service_refuses(
+    document: dict[str, Any],
+    admin: Caller,
+    schema: str,
+    member: str,
+    good: list[str],
+    bad: list[str],
+) -> None:
+    paths = {"NewUser": "/api/admin/users", "NewApiKey": "/api/keys", "NewTask": "/api/tasks"}
+    path = paths.get(schema, "/api/admin/service-accounts")
+    described = document["components"]["schemas"][schema]["properties"][member]
+    text = next(iter(described.get("anyOf", [described])))
+    others: dict[str, Any] = {"role": "user"} if schema == "NewUser" else {"name": "other"}
+    if schema == "NewTask":
+        others = {"handler": "command", "params": {"argv": ["echo"]}}
+    for value in (*good, *bad):
+        fits = (
+            text.get("minLength", 0) <= len(value) <= text["maxLength"]
+            and re.search(text["pattern"], value) is not None
+        )
+        answered = await admin.post(path, {**others, member: value})
+        assert fits == (value in good) == (answered.status_code in {201, 409}), value

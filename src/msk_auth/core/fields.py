@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final, TypedDict, cast
 
 from .errors import FieldError
-from .networks import MAX_NETWORKS, parse_network
+from .networks import MAX_NETWORKS, NETWORK, parse_network
 
 MAX_NAME_LENGTH: Final = 100
 MAX_DESCRIPTION_LENGTH: Final = 500
@@ -157,6 +157,8 @@ class KeyField:
         return schema
 
 
+# A text on one line. A pattern cannot name all invisible characters, which are refused as well.
+_LINE: Final = r"^\s*[^\x00-\x1f\x7f-\x9f]*\s*$"
 _JSON_TYPES: Final = {
     FieldKind.ID: "string",
     FieldKind.TEXT: "string",
@@ -268,7 +270,9 @@ KEY_FIELDS: Final = (
         name="name",
         kind=FieldKind.TEXT,
         input=FieldInput(
-            clean=_clean_name, null_means="", schema={"minLength": 1, "maxLength": MAX_NAME_LENGTH}
+            clean=_clean_name,
+            null_means="",
+            schema={"minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": _LINE},
         ),
     ),
     KeyField(name="owner_id", kind=FieldKind.ID, length=MAX_OWNER_ID_LENGTH),
@@ -307,7 +311,7 @@ KEY_FIELDS: Final = (
         input=FieldInput(
             clean=_clean_description,
             null_means="none",
-            schema={"maxLength": MAX_DESCRIPTION_LENGTH},
+            schema={"maxLength": MAX_DESCRIPTION_LENGTH, "pattern": _LINE},
         ),
     ),
     KeyField(
@@ -333,7 +337,11 @@ KEY_FIELDS: Final = (
             clean=_clean_networks,
             null_means="everywhere",
             schema={
-                "items": {"type": "string", "examples": ["203.0.113.0/24", "2001:db8::/32"]},
+                "items": {
+                    "type": "string",
+                    "pattern": f"^{NETWORK}$",
+                    "examples": ["203.0.113.0/24", "2001:db8::/32"],
+                },
                 "minItems": 1,
                 "maxItems": MAX_NETWORKS,
                 "description": "The networks from which the key works, in CIDR notation; null means everywhere.",

@@ -26,7 +26,7 @@ MAX_NETWORKS: Final = 50
 
 # No zone (`%eth0`), which has a meaning only on one machine, and no netmask in place of the length.
 _ADDRESS: Final = "[0-9A-Fa-f:.]{2,45}"
-_NETWORK: Final = rf"{_ADDRESS}(/(0|[1-9][0-9]{{0,2}}))?"
+NETWORK: Final = rf"{_ADDRESS}(/(0|[1-9][0-9]{{0,2}}))?"
 _EXAMPLE: Final = "Write a network such as 203.0.113.0/24 or 2001:db8::/32, or one address."
 _MAPPED_LENGTH: Final = 96
 
@@ -38,7 +38,7 @@ def parse_network(text: str) -> Network:
     Raises:
         ValueError: The text is not a network. The message names the correct form.
     """
-    if re.fullmatch(_NETWORK, text) is None:
+    if re.fullmatch(NETWORK, text) is None:
         raise ValueError(f"This is not a network. {_EXAMPLE}")
     try:
         return _as_ipv4(ip_network(text))

@@ -6,7 +6,7 @@ While a framework makes its document, what is the library's has names that no ap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
 from msk_auth.core.administration import MAX_REVOKED
@@ -18,7 +18,7 @@ from msk_auth.core.fields import (
     LABEL,
     MAX_OWNER_ID_LENGTH,
 )
-from msk_auth.core.key_management import MAX_OVERLAP, MAX_PAGE
+from msk_auth.core.key_management import MAX_LIFETIME, MAX_OVERLAP, MAX_PAGE
 from msk_auth.core.model import ApiKey, KeyStatus
 from msk_auth.core.policy import SAFE_METHODS, Policy
 
@@ -93,6 +93,7 @@ _KEY_PROPERTIES: Final[Json] = {
 _LIFETIME: Final[Json] = {
     "type": ["integer", "null"],
     "minimum": 1,
+    "maximum": MAX_LIFETIME.days,
     "description": "Absent: the default here. Null: it does not expire.",
 }
 _OVERLAP: Final[Json] = {
@@ -101,6 +102,10 @@ _OVERLAP: Final[Json] = {
     "maximum": int(MAX_OVERLAP.total_seconds()),
     "default": 0,
     "description": "How long the old key keeps working.",
+}
+_PRESENTED: Final[Json] = {
+    "token": _about(_STRING, "The key."),
+    "token_type_hint": _about(_STRING, "Ignored (RFC 7009, section 2.1)."),
 }
 _PROBLEM: Final[Json] = {
     "type": {"type": "string", "format": "uri", "description": "Where `code` is explained."},
@@ -131,13 +136,9 @@ _SCHEMAS: Final[Json] = {
         {name: FIELD_OF[name].input_schema() for name in INPUTS} | {"expires_in_days": _LIFETIME},
         "name",
     ),
-    "PresentedApiKey": _object(
-        {
-            "token": _about(_STRING, "The key."),
-            "token_type_hint": _about(_STRING, "Ignored (RFC 7009, section 2.1)."),
-        },
-        required=["token"],
-    ),
+    "PresentedApiKey": _body(_PRESENTED, "token"),
+    # Others are ignored, as OAuth clients expect.
+    "PresentedApiKeyForm": _object(_PRESENTED, required=["token"]),
     "Problem": _object(
         _PROBLEM,
         title="Problem",
@@ -206,7 +207,7 @@ def _operation(
     responses: Json,
     *parameters: Json,
     body: Json | None = None,
-    types: Sequence[str] = (JSON_TYPE,),
+    form: Json | None = None,
     needs_body: bool = True,
     **more: object,
 ) -> Json:
@@ -215,7 +216,9 @@ def _operation(
     if parameters:
         operation["parameters"] = list(parameters)
     if body is not None:
-        content = {each: {"schema": body} for each in types}
+        content = {JSON_TYPE: {"schema": body}} | (
+            {} if form is None else {FORM_TYPE: {"schema": form}}
+        )
         operation["requestBody"] = {"required": needs_body, "content": content}
         operation["responses"] = responses | _OF_BODY
     return operation
@@ -306,7 +309,7 @@ REVOKE_PRESENTED_KEY: Final = _operation(
     _success("If this was a key, it does not work any more.", {"type": "object"})
     | {**_OF_PUBLIC, "503": _problem("Whether it was revoked is not known.", _RETRY)},
     body=_ref("PresentedApiKey"),
-    types=(JSON_TYPE, FORM_TYPE),
+    form=_ref("PresentedApiKeyForm"),
     description="For the holder of a key, without a login. The answer is the same whether the key exists or not.",
 )
 RECEIVE_LEAK_REPORT: Final = _operation(

@@ -20,7 +20,6 @@ from task_service.request_record import request_address
 
 _log = logging.getLogger(__name__)
 
-MAX_PAGE: Final = 200
 EXPORT_PAGE: Final = 1000
 """How many entries :meth:`Audit.pages` reads at once."""
 _PURGED_AT_ONCE: Final = 500
@@ -216,7 +215,7 @@ class Audit:
         Raises:
             InputInvalid: The cursor or the limit is not acceptable.
         """
-        paging = Paging(_NEWEST, query, page, max_limit=MAX_PAGE)
+        paging = Paging(_NEWEST, query, page)
         return await self._page(query, paging)
 
     async def pages(self, query: AuditQuery) -> AsyncGenerator[Sequence[AuditEntry]]:

@@ -22,7 +22,6 @@ from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.paging import FIRST_PAGE, Order, PageRequest, Paging, contains_text
 
-MAX_PAGE: Final = 200
 EXPIRING: Final = timedelta(days=7)
 """How long before its end a key is pointed out to its owner."""
 
@@ -120,7 +119,7 @@ class KeyList:
         """
         at = self._clock.now()
         now = schema.to_microseconds(at)
-        paging = Paging(_ORDERS[query.sort], query, wanted, max_limit=MAX_PAGE)
+        paging = Paging(_ORDERS[query.sort], query, wanted)
         found = _found(owner_id, query.search)
         statement = select(*_KEYS).where(found)
         if query.status is not None:

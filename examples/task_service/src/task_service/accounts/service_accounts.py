@@ -38,7 +38,6 @@ from .users import (
     write_user,
 )
 
-MAX_PAGE: Final = 200
 MAX_DESCRIPTION: Final = 500
 
 _ROLE: Final = "user"
@@ -117,7 +116,7 @@ class ServiceAccounts:
         if query.disabled is not None:
             is_disabled = _USERS.disabled_at.is_not(None)
             wanted = wanted.where(is_disabled if query.disabled else ~is_disabled)
-        paging = Paging(_BY_NAME, query, page, max_limit=MAX_PAGE)
+        paging = Paging(_BY_NAME, query, page)
         async with self.accounts.db.read() as connection:
             return await paging.read(connection, wanted, _account)
 

@@ -42,7 +42,6 @@ from .passwords import Passwords, check_password
 from .roles import ADMIN, MANAGE_USERS, ROLE_PERMISSIONS, Role
 from .sessions import end_open_sessions
 
-MAX_PAGE: Final = 200
 MAX_USERNAME: Final = 64
 
 SERVICE_ACCOUNT: Final = "svc"
@@ -206,7 +205,7 @@ class Users:
             InputInvalid: The cursor or the limit is invalid.
         """
         wanted = _select_users(query)
-        paging = Paging(_ORDERS[query.sort], query, page, max_limit=MAX_PAGE)
+        paging = Paging(_ORDERS[query.sort], query, page)
         async with self._accounts.db.read() as connection:
             return await paging.read(connection, wanted, user_of)
 

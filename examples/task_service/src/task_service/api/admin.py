@@ -31,7 +31,7 @@ from task_service.tasks.models import OwnerId
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
-from .json_route import JsonBody, JsonRoute, NameSearch, WantedPage
+from .json_route import JsonBody, JsonRoute, NameSearch, NewName, WantedPage
 from .openapi import path_id, problems
 
 CONFIG: Final = "admin:config"
@@ -63,7 +63,7 @@ ConfigChanges = Annotated[
 class NewUser(JsonBody):
     """The body of `POST /api/admin/users`."""
 
-    username: str
+    username: NewName
     role: Role
 
 

@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     PlainSerializer,
     WithJsonSchema,
 )
@@ -26,7 +27,7 @@ from starlette.responses import Response
 from msk_auth import Principal
 from msk_auth.errors import InputInvalid
 from task_service.accounts.users import MAX_USERNAME
-from task_service.db.paging import PageRequest
+from task_service.db.paging import MAX_PAGE, PageRequest
 
 from .openapi import Responses, problems
 
@@ -93,7 +94,7 @@ IdempotencyKey = Annotated[
 ]
 """The header of a request that may be repeated."""
 
-Limit = Annotated[int, Query(ge=1, le=200)]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 """The query parameter for how many items a page has at most."""
 
 
@@ -102,6 +103,17 @@ async def _page_request(
 ) -> PageRequest:
     return PageRequest(cursor, limit, count)
 
+
+NewName = Annotated[
+    str,
+    Field(
+        json_schema_extra={
+            "maxLength": MAX_USERNAME,
+            "pattern": r"^\s*[^\s\x00-\x1f\x7f-\x9f]+\s*$",
+        }
+    ),
+]
+"""The name of a new user or service account, as the document describes it. `check_name` says what is wrong with others."""
 
 NameSearch = Annotated[str | None, Query(max_length=MAX_USERNAME)]
 """The query parameter that searches by a part of a name; an empty one finds everything."""
@@ -174,7 +186,7 @@ def _query_names(dependant: Dependant) -> set[str]:
 
 
 class JsonRequest(Request):
-    """A request whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no duplicate members, printable names."""
+    """A request whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no duplicate members, bounded names."""
 
     async def json(self) -> Any:
         """The body.
@@ -191,7 +203,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Of two members of one name, parsers disagree on which one counts.
     if len(members) != len(pairs) or len(members) > _MAX_MEMBERS:
         raise ValueError
-    if any(len(name) > _MAX_NAME or not name.isprintable() for name in members):
+    if any(len(name) > _MAX_NAME for name in members):
         raise ValueError
     return members
 

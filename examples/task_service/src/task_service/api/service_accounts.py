@@ -5,12 +5,13 @@
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Response
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from msk_auth import Principal, require_interactive
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.roles import MANAGE_USERS, RECENT_LOGIN
 from task_service.accounts.service_accounts import (
+    MAX_DESCRIPTION,
     ServiceAccount,
     ServiceAccountQuery,
     ServiceAccounts,
@@ -19,7 +20,7 @@ from task_service.accounts.users import SERVICE_ACCOUNT, User
 from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
 
-from .json_route import JsonBody, JsonRoute, NameSearch, WantedPage
+from .json_route import JsonBody, JsonRoute, NameSearch, NewName, WantedPage
 from .openapi import path_id, problems
 
 PREFIX: Final = "/api/admin/service-accounts"
@@ -27,6 +28,17 @@ PREFIX: Final = "/api/admin/service-accounts"
 _RECENT: Final = require_interactive(MANAGE_USERS, max_age=RECENT_LOGIN)
 
 AccountId = Annotated[str, path_id("accountId", SERVICE_ACCOUNT, "service account")]
+
+
+Description = Annotated[
+    str,
+    Field(
+        json_schema_extra={
+            "maxLength": MAX_DESCRIPTION,
+            "pattern": r"^\s*[^\x00-\x1f\x7f-\x9f]*\s*$",
+        }
+    ),
+]
 
 
 class NewServiceAccount(JsonBody):
@@ -38,8 +50,8 @@ class NewServiceAccount(JsonBody):
         }
     )
 
-    name: str
-    description: str | None = None
+    name: NewName
+    description: Description | None = None
 
 
 class ServiceAccountChanges(JsonBody):
@@ -47,7 +59,7 @@ class ServiceAccountChanges(JsonBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"disabled": True}]})
 
-    description: str | None = None
+    description: Description | None = None
     disabled: bool | None = None
 
 

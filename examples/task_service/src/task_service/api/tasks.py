@@ -24,8 +24,8 @@ from task_service.tasks.models import (
     TaskQuery,
     TaskSort,
 )
-from task_service.tasks.runs import MAX_PAGE, Runs
-from task_service.tasks.tasks import Tasks
+from task_service.tasks.runs import Runs
+from task_service.tasks.tasks import MAX_RECENT, Tasks
 
 from .json_route import IdempotencyKey, JsonRoute, Search, WantedPage
 from .openapi import path_id, problems
@@ -62,12 +62,12 @@ def tasks_router(
     async def list_tasks(
         principal: Annotated[Principal[User], lister],
         page: WantedPage,
-        task_id: Annotated[list[str] | None, Query(alias="id", max_length=MAX_PAGE)] = None,
+        task_id: Annotated[list[str] | None, Query(alias="id", max_length=100)] = None,
         search: Search = None,
         state: RunState | None = None,
         owner: str | None = None,
         sort: TaskSort = TaskSort.CREATED,
-        recent_runs: int = 0,
+        recent_runs: Annotated[int, Query(ge=0, le=MAX_RECENT)] = 0,
     ) -> Page[Task]:
         """List tasks.
 

@@ -22,6 +22,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth.errors import InputInvalid
 
+MAX_PAGE: Final = 200
+"""How many items a page of the API has at most."""
 _DIGEST_BYTES: Final = 9
 _MAX_CURSOR: Final = 2000
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -98,13 +100,15 @@ class Paging:
         order: How it is sorted.
         query: What was asked for, order included: anything with a `repr` that differs between queries.
         wanted: Which page.
-        max_limit: The largest `limit`.
+        max_limit: The largest `limit`, if it is not that of the API.
 
     Raises:
         InputInvalid: Field `limit`, or `cursor`: not made by :meth:`cut`, or for another query.
     """
 
-    def __init__(self, order: Order, query: object, wanted: PageRequest, *, max_limit: int) -> None:
+    def __init__(
+        self, order: Order, query: object, wanted: PageRequest, *, max_limit: int = MAX_PAGE
+    ) -> None:
         if not 1 <= wanted.limit <= max_limit:
             raise InputInvalid.of("limit", f"Out of range. Allowed: 1 to {max_limit}.")
         self._order = order

@@ -14,7 +14,14 @@ from task_service.handlers import Stream
 MAX_TIMEOUT_SECONDS = 86_400
 """The longest timeout that a task can name; the administrator's `run_timeout_seconds` limits it further."""
 
-_Name = Annotated[str, Field(min_length=1, max_length=100)]
+_Name = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=100,
+        json_schema_extra={"pattern": r"^\s*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*\s*$"},
+    ),
+]
 OwnerId = Annotated[str, Field(max_length=32, pattern="^[0-9A-Za-z_]+$")]
 # What the service reads of any JSON object.
 _Params = Annotated[
@@ -245,7 +252,7 @@ class RerunOptions(RunOptions):
     Without `params` the new run has those of the earlier one. Secrets stay as in a change of a task.
     """
 
-    params: dict[str, Any] | None = None
+    params: _Params | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +292,11 @@ class TaskChanges(_Input):
     new `owner_id` hands the task over with its runs, which requires `tasks:manage_all`.
     """
 
-    name: _Name | None = None
+    name: _Name | SkipJsonSchema[None] = None
     handler: Annotated[str, Field(max_length=64)] | SkipJsonSchema[None] = None
     params: _Params | SkipJsonSchema[None] = None
     timeout_seconds: _Timeout | None = None
-    owner_id: OwnerId | None = None
+    owner_id: OwnerId | SkipJsonSchema[None] = None
 
     @field_validator("handler", "params", "owner_id")
     @classmethod

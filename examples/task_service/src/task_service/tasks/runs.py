@@ -58,7 +58,6 @@ WRITE = "tasks:write"
 """The permission to choose the parameters of one's own tasks."""
 PRIORITIZE = "runs:prioritize"
 """The permission to queue urgent runs, which go before other owners'."""
-MAX_PAGE = 100
 
 RUN_COLUMNS: Final = tuple(runs.c[name] for name in Run.model_fields)
 """What :func:`as_run` reads."""
@@ -346,7 +345,7 @@ class Runs:
             PermissionDenied: As :func:`readable_by`.
             InputInvalid: Fields `cursor` and `limit`.
         """
-        paging = Paging(_NEWEST_FIRST, query, wanted, max_limit=MAX_PAGE)
+        paging = Paging(_NEWEST_FIRST, query, wanted)
         statement = (
             select(
                 *RUN_COLUMNS,

@@ -53,7 +53,6 @@ from .models import (
 )
 from .parameters import TaskParameters, changed_secrets
 from .runs import (
-    MAX_PAGE,
     RUN_COLUMNS,
     as_run,
     cancel_runs,
@@ -205,7 +204,7 @@ class Tasks:
         """
         if not 0 <= recent <= MAX_RECENT:
             raise InputInvalid.of("recent_runs", f"Out of range. Allowed: 0 to {MAX_RECENT}.")
-        paging = Paging(_ORDERS[query.sort], query, page, max_limit=MAX_PAGE)
+        paging = Paging(_ORDERS[query.sort], query, page)
         wanted = _select_tasks(principal, query)
         async with self._accounts.db.read() as connection:
             rows = (await connection.execute(paging.apply(wanted))).all()
