@@ -142,7 +142,10 @@ async def test_a_client_chooses_no_session(site: Site) -> None:
     query = "session=mine&db_session=mine&user=eve&find_session=mine"
     reply = await site.get(f"/me?{query}", "session-of-ada")
     assert reply.json == {"name": "Ada", "attached": True}
-    assert (await site.get(f"/keys?{query}", "session-of-ada")).status == 200
+    # The key routes refuse each parameter that they do not have.
+    refused = await site.get(f"/keys?{query}", "session-of-ada")
+    names = {each["field"] for each in refused.json["errors"]}
+    assert names == {"session", "db_session", "user", "find_session"}
     assert len(site.sessions) == 1
 
 
