@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime, timedelta, timezone
+import time
+from datetime import UTC, datetime, timedelta, timezone
 from typing import get_type_hints
 
 import pytest
 from tests.core.support import World
 
 from msk_auth import ApiKey
-from msk_auth.core.fields import EDITABLE, INPUTS, KEY_FIELDS, KeyDetails, KeyEdit, KeyUpdate
+from msk_auth.core.fields import (
+    EDITABLE,
+    FIELD_OF,
+    INPUTS,
+    KEY_FIELDS,
+    KeyDetails,
+    KeyEdit,
+    KeyUpdate,
+)
 
 
 def test_the_table_has_the_attributes_of_a_record_in_their_order() -> None:
@@ -39,6 +48,49 @@ def test_the_document_of_a_key_has_what_clients_may_see_and_follows_its_schema(
     assert (document["labels"], document["networks"]) == ([], None)
     assert document.keys().isdisjoint({"digest", "deleted_at", "announced_days"})
     assert list(document) == ApiKey.document_schema()["required"]
+
+
+def test_times_in_a_document_are_in_utc_wherever_the_server_stands(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    made = world.call("create_key", world.login(), name="CI").record
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    document = dataclasses.replace(made, expires_at=at).document()
+    monkeypatch.undo()
+    time.tzset()
+    assert document["expires_at"] == "2026-03-01T12:00:00.000000Z"
+
+
+def test_the_schema_of_a_document_follows_the_kind_of_each_field() -> None:
+    schema = ApiKey.document_schema()
+    assert schema.keys() == {"type", "required", "properties"}
+    assert schema["type"] == "object"
+    texts = {"type": "array", "items": {"type": "string"}}
+    expected = {
+        "id": {"type": "string"},
+        "name": {"type": "string"},
+        "created_at": {"type": "string", "format": "date-time"},
+        "expires_at": {"type": ["string", "null"], "format": "date-time"},
+        "labels": texts,
+        "networks": {
+            **texts,
+            "type": ["array", "null"],
+            "description": FIELD_OF["networks"].about,
+        },
+    }
+    assert {name: schema["properties"][name] for name in expected} == expected
+
+
+def test_the_schema_of_a_request_has_the_constraints_of_its_field() -> None:
+    assert FIELD_OF["id"].input_schema() == {"type": "string"}
+    name = {"type": "string", "minLength": 1, "maxLength": 100}
+    assert FIELD_OF["name"].input_schema() == name
+    description = {"type": ["string", "null"], "maxLength": 500}
+    assert FIELD_OF["description"].input_schema() == description
+    labels = {"type": ["array", "null"], **INPUTS["labels"].schema}
+    assert FIELD_OF["labels"].input_schema() == labels
 
 
 def test_the_details_of_a_key_are_what_its_creator_chose(world: World) -> None:

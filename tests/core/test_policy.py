@@ -400,9 +400,18 @@ def test_each_guard_demands_what_it_is_given() -> None:
     assert limited == Policy(frozenset({"a"}), key=True, any_resource=True)
 
 
-def test_a_guard_for_keys_is_not_bare_so_that_no_other_guard_replaces_it() -> None:
-    assert not require_key().is_bare
-    assert not require_login().is_bare
+def test_a_policy_that_says_nothing_of_keys_is_bare() -> None:
+    assert Policy().is_bare is require().is_bare is True
+    for says_more in (
+        require("tasks:read"),
+        require(resource="task:42"),
+        require(any_resource=True),
+        any_credential(),
+        require_interactive(),
+        require_login(),
+        require_key(),
+    ):
+        assert says_more.is_bare is False
     assert named_first([ANY, KEY]) == [KEY, ANY]
 
 
