@@ -18,10 +18,8 @@ from sqlalchemy.orm import Session
 from tests.integrations.adapters import send
 from tests.integrations.session_site import Base, Site, User
 
-from msk_auth import Authenticator, Owner, Principal, local_principal
-from msk_auth.errors import ConfigurationError
+from msk_auth import Owner, Principal, local_principal
 from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.stores.memory import MemoryKeyStore
 
 pytestmark = pytest.mark.anyio
 
@@ -197,17 +195,3 @@ async def test_an_adapter_that_gets_its_authenticator_later(make_site: Callable[
     assert (reply.status, reply.json) == (200, "Ada")
     assert len(site.queries) == 1
     await site.close()
-
-
-class TestSetUpsThatCannotWork:
-    def test_a_user_without_a_session(self) -> None:
-        auth = FastAPIAuth(Authenticator(MemoryKeyStore(), find_owner=lambda _: None))
-        with pytest.raises(ConfigurationError, match="session=…"):
-            auth.user()
-
-    def test_a_session_without_users(self) -> None:
-        authenticator: Authenticator[None] = Authenticator(
-            MemoryKeyStore(), find_owner=lambda _: None
-        )
-        with pytest.raises(ConfigurationError, match="find_owner=Users"):
-            FastAPIAuth(authenticator, session=lambda: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -195,25 +196,24 @@ async def test_a_session_that_cannot_be_found_refuses_the_request(site: Site) ->
     assert reply.header("retry-after") is not None
 
 
+CLASSES = {
+    "fastapi": "FastAPIAuth",
+    "flask": "FlaskAuth",
+    "litestar": "LitestarAuth",
+    "starlette": "StarletteAuth",
+}
+
+
 class TestSetUpsThatCannotWork:
-    @pytest.fixture(params=[name for name in ADAPTERS if name != "fastapi"])
+    @pytest.fixture(params=ADAPTERS)
     @classmethod
     def make_auth(cls, request: pytest.FixtureRequest) -> Any:
-        if request.param == "flask":
-            from msk_auth.integrations.flask import FlaskAuth
-
-            return FlaskAuth
-        if request.param == "starlette":
-            from msk_auth.integrations.starlette import StarletteAuth
-
-            return StarletteAuth
-        from msk_auth.integrations.litestar import LitestarAuth
-
-        return LitestarAuth
+        module = importlib.import_module(f"msk_auth.integrations.{request.param}")
+        return getattr(module, CLASSES[request.param])
 
     def test_users_without_a_session(self, make_auth: Any) -> None:
-        # Litestar reads the type of the user from the handler.
-        given = [] if make_auth.__name__ == "LitestarAuth" else [users()]
+        # FastAPI and Litestar read the type of the user from the handler.
+        given = [] if make_auth.__name__ in {"FastAPIAuth", "LitestarAuth"} else [users()]
         with pytest.raises(ConfigurationError, match=r"session=…"):
             make_auth().user(*given)
 
