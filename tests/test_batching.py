@@ -128,6 +128,20 @@ async def test_those_that_come_during_a_read_share_the_next_one(here: World) -> 
     assert [task.result().id for task in later if task.result()] == ["k2", "k3", "k3", "k1"]
 
 
+async def test_each_is_made_alone_while_the_store_lets_none_share_a_read(here: World) -> None:
+    may_share = [False]
+    here.reader = BatchedReader(here.database.find, here.database.find_many, lambda: may_share[0])
+    alone = await here.look_up("k1", "k2", "unknown")
+    assert here.database.asked == [("k1",), ("k2",), ("unknown",)]
+    for index in range(3):
+        await here.database.answer(index)
+    assert names(alone) == ["version 1", "version 1", None]
+    may_share[0] = True
+    await here.look_up("k1", "k2", "k3")
+    await here.database.answer(3)
+    assert here.database.asked[3:] == [("k1",), ("k2", "k3")]
+
+
 async def test_after_a_read_the_next_look_up_is_made_at_once(here: World) -> None:
     await here.look_up("k1")
     await here.database.answer(0)
