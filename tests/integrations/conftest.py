@@ -25,7 +25,6 @@ if not INSTALLED - {"flask"}:
 if not INSTALLED:
     collect_ignore += [
         "test_cases.py",
-        "test_errors_http.py",
         "test_failures.py",
         "test_key_lifecycle.py",
         "test_leaks.py",

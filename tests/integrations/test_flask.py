@@ -696,14 +696,17 @@ class TestErrors:
         assert (refused.status_code, refused.headers["x-seen"]) == (401, "yes")
         assert refused.headers["content-length"] == str(len(refused.data))
 
-    def test_an_unexpected_exception_reaches_a_test(self, site: Site) -> None:
-        site.app.testing = True
-        site.app.get("/")(lambda: {}["no such key"])
-        with pytest.raises(KeyError, match="no such key"):
-            site.ask("GET", "/")
-
 
 class TestTimesOfLastUse:
+    @pytest.fixture
+    def at_exit(self, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+        """What would run when the process ends."""
+        calls: list[Callable[[], None]] = []
+        monkeypatch.setattr(
+            flask.atexit, "register", lambda call, *args: calls.append(lambda: call(*args))
+        )
+        return calls
+
     def last_used(self, site: Site) -> datetime | None:
         record = run(site.world.store.find(site.world.names["key_id"]))
         assert record is not None
@@ -722,13 +725,9 @@ class TestTimesOfLastUse:
         assert self.last_used(site) == START + timedelta(seconds=60)
 
     def test_are_written_in_a_context_of_the_application(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
+        self, world: World, at_exit: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As a store needs it that is made with `lambda: db.engine` of Flask-SQLAlchemy."""
-        at_exit: list[Callable[[], None]] = []
-        monkeypatch.setattr(
-            flask.atexit, "register", lambda call, *args: at_exit.append(lambda: call(*args))
-        )
         written: list[str] = []
 
         def touch(_store: BlockingStore, _last_used: Any) -> None:
@@ -748,12 +747,8 @@ class TestTimesOfLastUse:
         assert written == [site.app.name] * 2
 
     def test_the_rest_is_written_when_the_process_ends(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
+        self, world: World, at_exit: list[Callable[[], None]]
     ) -> None:
-        at_exit: list[Callable[[], None]] = []
-        monkeypatch.setattr(
-            flask.atexit, "register", lambda call, *args: at_exit.append(lambda: call(*args))
-        )
         site = Site(world)
         site.app.get("/")(site.auth.require()(site.view()))
         site.ask("GET", "/", "key")
@@ -762,12 +757,8 @@ class TestTimesOfLastUse:
         assert self.last_used(site) == START
 
     def test_an_application_that_is_gone_is_not_kept_for_it(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, at_exit: list[Callable[[], None]]
     ) -> None:
-        at_exit: list[Callable[[], None]] = []
-        monkeypatch.setattr(
-            flask.atexit, "register", lambda call, *args: at_exit.append(lambda: call(*args))
-        )
         app: Flask | None = Flask(__name__)
         auth: FlaskAuth[Any] | None = FlaskAuth(blocking(make_world().authenticator), app)
         gone = (weakref.ref(app), weakref.ref(auth.authenticator))

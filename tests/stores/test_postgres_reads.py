@@ -198,10 +198,8 @@ def checked_out(half: Half) -> int:
     return cast("QueuePool", half.sync.pool).checkedout()
 
 
-def limit_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    for kind in (SQLAlchemyKeyStore, AsyncSQLAlchemyKeyStore):
-        monkeypatch.setattr(kind, "read_seconds", seconds)
-        monkeypatch.setattr(kind, "write_seconds", seconds)
+def limit_time(half: Half, seconds: float) -> None:
+    half.store.read_seconds = half.store.write_seconds = seconds
 
 
 @pytest.mark.parametrize("key_id", ["", "k1\x00", "k 1", "k'1", "kü", "{k1}", "\udc80", "k" * 300])
@@ -366,7 +364,7 @@ async def test_an_operation_that_is_late_fails_and_the_server_stops_waiting(
 ) -> None:
     assert await find(half) == FULL
     # Enough for a busy machine to have sent the statement: the server stops only what it has begun.
-    limit_time(monkeypatch, 1)
+    limit_time(half, 1)
     for driver in ("_async", "_sync"):
         # The server is asked to stop by a connection of its own, for which a busy machine takes longer.
         monkeypatch.setattr(f"msk_auth.stores.sqlalchemy.{driver}.running.CANCEL_SECONDS", 60)
@@ -377,7 +375,7 @@ async def test_an_operation_that_is_late_fails_and_the_server_stops_waiting(
         assert time.monotonic() - began < 60
         await until(lambda: backends(admin, half, "wait_event_type = 'Lock'") == [])
         await until(lambda: checked_out(half) == 0)
-    monkeypatch.undo()
+    limit_time(half, 60)
     assert await find(half) == FULL
     assert await half.call("delete", "K1", owner_id=OWNER, at=NOW) is not None
 
@@ -431,7 +429,6 @@ async def test_a_silent_server_is_given_up_and_its_connections_are_replaced(
     kind: type[Half],
     postgres_url: URL,
     admin: Engine,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     is_pinged: bool,
     operation: str,
@@ -442,7 +439,7 @@ async def test_a_silent_server_is_given_up_and_its_connections_are_replaced(
             prepare_postgresql(half.engine)
             await half.dispose()
             assert await find(half) == FULL
-            limit_time(monkeypatch, 0.2)
+            limit_time(half, 0.2)
             cable.cut()
             began = time.monotonic()
             with pytest.raises(TimeoutError, match="did not answer in time"):
@@ -452,12 +449,13 @@ async def test_a_silent_server_is_given_up_and_its_connections_are_replaced(
             # What was sent on the connections of before never arrives.
             cable.lose()
             cable.mend()
-            monkeypatch.undo()
+            limit_time(half, 60)
             assert await find(half) == FULL
     # The pool was not left with a connection that it cannot reset.
     assert "Exception during reset" not in caplog.text
 
 
+@pytest.mark.faults
 async def test_a_server_that_accepts_connections_and_does_not_answer_is_given_up(
     kind: type[Half], postgres_url: URL
 ) -> None:
@@ -504,13 +502,13 @@ def test_another_database_cannot_be_prepared_as_postgresql(url: str) -> None:
 
 
 async def test_the_application_s_own_statements_have_no_deadline(
-    kind: type[Half], postgres_url: URL, admin: Engine, monkeypatch: pytest.MonkeyPatch
+    kind: type[Half], postgres_url: URL, admin: Engine
 ) -> None:
     async with half_on(kind, postgres_url) as half:
         prepare_postgresql(half.engine)
         await half.dispose()
-        limit_time(monkeypatch, 0.1)
-        sleep = text("SELECT 1 FROM pg_sleep(0.7)")
+        limit_time(half, 0.1)
+        sleep = text("SELECT 1 FROM pg_sleep(0.4)")
         if isinstance(half.engine, AsyncEngine):
             async with half.engine.connect() as awaited:
                 assert await awaited.scalar(sleep) == 1

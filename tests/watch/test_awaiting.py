@@ -16,8 +16,8 @@ import pytest
 from tests.cases import code_of, refused_with
 from tests.watch.site import ENDS, SECOND, Change, SingleStore, Site
 
-from msk_auth import ApiKey, AsyncAuthenticator, Owner, require
-from msk_auth.errors import ConfigurationError, Problem, StoreUnavailable
+from msk_auth import ApiKey, Owner, require
+from msk_auth.errors import Problem, StoreUnavailable
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
 pytestmark = pytest.mark.anyio
@@ -552,12 +552,3 @@ async def test_an_owner_who_comes_back_does_not_bring_back_what_has_ended(site: 
     site.change_owner(disabled=False)
     await asyncio.sleep(0.02)
     assert code_of(watch.refusal) == "owner_disabled"
-
-
-@pytest.mark.parametrize("interval", [timedelta(0), -SECOND, timedelta(seconds=1.001)])
-async def test_an_interval_that_cannot_keep_the_promise_is_refused(interval: timedelta) -> None:
-    async def find_owner(_: str) -> None:
-        return None
-
-    with pytest.raises(ConfigurationError, match="watch_interval"):
-        AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner, watch_interval=interval)
