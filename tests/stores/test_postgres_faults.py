@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from examples.task_service.tests.faults.own_postgres import OwnPostgres, own_postgres
 from examples.task_service.tests.faults.proxy import Wire, wire
-from sqlalchemy import URL, create_engine, text
+from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.stores.support import METADATA, NOW, OWNER, empty_tables, make_record
 
@@ -234,15 +234,7 @@ def test_a_standby_is_never_read() -> None:
         engine.dispose()
 
         pooled = create_engine(standby.url)
-
-        def has_arrived() -> bool:
-            with pooled.connect() as connection:
-                known = connection.scalar(text("SELECT to_regclass('msk_auth_api_keys')"))
-                return bool(
-                    known and connection.scalar(text("SELECT count(*) FROM msk_auth_api_keys")) == 1
-                )
-
-        until(has_arrived)
+        until(lambda: _has_the_key(pooled))
         with pooled.connect() as connection:
             connection.execute(text("SELECT pg_wal_replay_pause()"))
             connection.commit()
@@ -285,6 +277,64 @@ def test_a_standby_is_never_read() -> None:
         store.close()
         engine.dispose()
         pooled.dispose()
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_promotion_keeps_what_was_revoked_only_with_synchronous_replication(
+    synchronous: bool,
+) -> None:
+    """The primary is lost while the standby lags: with an asynchronous standby this is a restore, without a word of it."""
+    with own_postgres(fsync="off") as primary, standby_of(primary) as standby:
+        engine, pooled = create_engine(primary.url), create_engine(standby.url)
+        METADATA.create_all(engine)
+        store, promoted = SQLAlchemyKeyStore(engine), SQLAlchemyKeyStore(pooled)
+        store.insert(RECORD, max_active=None, now=NOW)
+        until(lambda: _has_the_key(pooled))
+        [source] = _run(pooled, "SHOW primary_conninfo")
+        if synchronous:
+            _run(engine, "ALTER SYSTEM SET synchronous_standby_names = '*'", RELOAD)
+            state = "SELECT sync_state FROM pg_stat_replication"
+            until(lambda: _run(engine, state) == ["sync"])
+        # Nobody listens there, so the standby gets nothing more.
+        _run(pooled, "ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=1'", RELOAD)
+        until(lambda: _run(engine, "SELECT count(*) FROM pg_stat_replication") == [0])
+
+        with ThreadPoolExecutor(1) as threads:
+            revoking = threads.submit(store.revoke, "k1", owner_id=OWNER, at=NOW)
+            if synchronous:
+                with pytest.raises(TimeoutError):
+                    revoking.result(2)
+                quoted = source.replace("'", "''")
+                _run(pooled, f"ALTER SYSTEM SET primary_conninfo = '{quoted}'", RELOAD)
+            assert revoking.result(60) is not None
+        primary.stop_at_once()
+        assert _run(pooled, "SELECT pg_promote()") == [True]
+        until(lambda: _answers(promoted))
+        found = promoted.find("k1")
+        assert found is not None
+        assert found.revoked_at == (NOW if synchronous else None)
+        store.close()
+        promoted.close()
+        engine.dispose()
+        pooled.dispose()
+
+
+RELOAD = "SELECT pg_reload_conf()"
+
+
+def _run(engine: Engine, *statements: str) -> list[Any]:
+    """What the last of these statements returns, which is a single column."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        results = [connection.execute(text(statement)) for statement in statements]
+        return list(results[-1].scalars())
+
+
+def _has_the_key(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        known = connection.scalar(text("SELECT to_regclass('msk_auth_api_keys')"))
+        return bool(
+            known and connection.scalar(text("SELECT count(*) FROM msk_auth_api_keys")) == 1
+        )
 
 
 def _answers(store: SQLAlchemyKeyStore) -> bool:
