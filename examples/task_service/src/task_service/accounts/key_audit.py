@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import ApiKey, Principal, require_interactive
@@ -17,7 +17,7 @@ from msk_auth.events import KeyEvent, LeakLocation
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.tasks.next_run import KEY_LEAKED, REQUESTED_WITH
-from task_service.tasks.runs import TASK, cancel_runs, task_ids, visible_to
+from task_service.tasks.runs import TASK, cancel_runs, task_ids, visible_tasks
 
 from .audit import Audit
 from .changes import Change
@@ -169,13 +169,11 @@ async def _check_tasks(
         return
     tasks = schema.tasks.c
     # A service account sees its own tasks. What the administrator who acts for it sees does not count.
-    visible = tasks.owner_id == record.owner_id
+    visible = and_(tasks.owner_id == record.owner_id, tasks.deleted_at.is_(None))
     if creator is not None and creator.owner.id == record.owner_id:
-        visible = visible_to(creator, tasks.owner_id, tasks.id)
+        visible = visible_tasks(creator)
     found = await connection.scalars(
-        select(tasks.id).where(
-            tasks.id.in_(task_ids(record.resources)), tasks.deleted_at.is_(None), visible
-        )
+        select(tasks.id).where(tasks.id.in_(task_ids(record.resources)), visible)
     )
     unknown = sorted(record.resources - {f"{TASK}{each}" for each in found})
     if unknown:

@@ -75,17 +75,19 @@ _BY_ANOTHER = "An administrator cancelled the run."
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-def visible_to(
+def visible_tasks(principal: Principal[Any]) -> ColumnElement[bool]:
+    """The tasks that the principal sees: its own, or all; and with a key that is limited to tasks, only these."""
+    return and_(tasks.c.deleted_at.is_(None), _visible(principal, tasks.c.owner_id, tasks.c.id))
+
+
+def _visible_runs(principal: Principal[Any], *others: str) -> ColumnElement[bool]:
+    """The runs that the principal sees, as their tasks; `others` are permissions that show all as `tasks:read_all` does."""
+    return _visible(principal, runs.c.owner_id, runs.c.task_id, *others)
+
+
+def _visible(
     principal: Principal[Any], owner: Column[str], task_id: Column[str], *others: str
 ) -> ColumnElement[bool]:
-    """That the principal sees a task or a run: its own, or all; and with a key that is limited to tasks, only theirs.
-
-    Args:
-        principal: Who asks.
-        owner: The owner of the row.
-        task_id: The task of the row.
-        others: Permissions that show all as `tasks:read_all` does.
-    """
     sees_all = principal.permissions & {READ_ALL, MANAGE_ALL, *others}
     visible = true() if sees_all else owner == principal.owner.id
     if principal.resources is None:
@@ -105,7 +107,7 @@ def readable_by(principal: Principal[Any]) -> ColumnElement[bool]:
         PermissionDenied: The principal may neither read nor run tasks.
     """
     if READ in principal.permissions:
-        return visible_to(principal, runs.c.owner_id, runs.c.task_id)
+        return _visible_runs(principal)
     if RUN in principal.permissions and principal.key_id is not None:
         its_own: ColumnElement[bool] = principal.key_id == REQUESTED_WITH
         return its_own
@@ -288,7 +290,7 @@ class Runs:
             InputInvalid: The handler does not accept or allow the parameters.
             Problem: As :meth:`request`.
         """
-        visible = visible_to(principal, runs.c.owner_id, runs.c.task_id)
+        visible = _visible_runs(principal)
         before = await self._read(run_id, visible)
         accepted = await self._parameters.accept(
             principal, before.task_id, before.handler, params, before=before
@@ -376,11 +378,7 @@ class Runs:
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
-        visible = select(tasks.c.id).where(
-            tasks.c.id == task_id,
-            tasks.c.deleted_at.is_(None),
-            visible_to(principal, tasks.c.owner_id, tasks.c.id),
-        )
+        visible = select(tasks.c.id).where(tasks.c.id == task_id, visible_tasks(principal))
         async with self._accounts.db.read() as connection:
             if await connection.scalar(visible) is None:
                 raise TaskNotFound
@@ -402,7 +400,7 @@ class Runs:
         """
         if not is_id(run_id, "run"):
             raise RunNotFound
-        visible = visible_to(principal, runs.c.owner_id, runs.c.task_id, CANCEL_ALL)
+        visible = _visible_runs(principal, CANCEL_ALL)
         this = (runs.c.id == run_id, visible)
         async with self._accounts.change(principal) as change:
             connection = change.connection
@@ -470,11 +468,7 @@ async def _lock_task(
             users.c.disabled_at,
         )
         .join_from(tasks, users, or_(users.c.id == tasks.c.owner_id, users.c.id == me))
-        .where(
-            tasks.c.id == task_id,
-            tasks.c.deleted_at.is_(None),
-            visible_to(principal, tasks.c.owner_id, tasks.c.id),
-        )
+        .where(tasks.c.id == task_id, visible_tasks(principal))
         .order_by(users.c.id)
         .with_for_update(of=users, key_share=True)
     )

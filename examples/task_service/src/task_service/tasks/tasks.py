@@ -58,7 +58,7 @@ from .runs import (
     cancel_runs,
     check_may_manage,
     give_runs,
-    visible_to,
+    visible_tasks,
 )
 
 MAX_RECENT: Final = 20
@@ -84,7 +84,7 @@ def _select_tasks(principal: Principal[Any], query: TaskQuery = ALL_TASKS) -> Se
     statement = (
         select(tasks, users.c.username.label("owner_name"))
         .join_from(tasks, users)
-        .where(tasks.c.deleted_at.is_(None), visible_to(principal, tasks.c.owner_id, tasks.c.id))
+        .where(visible_tasks(principal))
     )
     if query.ids is not None:
         statement = statement.where(tasks.c.id.in_(query.ids))
@@ -309,11 +309,7 @@ class Tasks:
         async with self._accounts.change(principal) as change:
             found = await change.connection.execute(
                 select(tasks.c.owner_id)
-                .where(
-                    tasks.c.id == task_id,
-                    tasks.c.deleted_at.is_(None),
-                    visible_to(principal, tasks.c.owner_id, tasks.c.id),
-                )
+                .where(tasks.c.id == task_id, visible_tasks(principal))
                 .with_for_update()
             )
             owner_id = found.scalar_one_or_none()
