@@ -160,7 +160,8 @@ class Paging:
         rows, next_cursor = self.cut((await connection.execute(self.apply(statement))).all())
         total = None
         if self._count:
-            total = await count_rows(connection, statement)
+            counting = statement.with_only_columns(func.count(), maintain_column_froms=True)
+            total = (await connection.execute(counting)).scalar_one()
         return Page(items=[convert(row) for row in rows], next_cursor=next_cursor, total=total)
 
     def _decode(self, cursor: str) -> list[object]:
@@ -184,12 +185,6 @@ def _fits(value: object, column: ColumnElement[Any]) -> bool:
     if isinstance(column.type, String):
         return isinstance(value, str) and _UNSTORABLE.search(value) is None
     return type(value) is int and abs(value) <= _MAX_INTEGER
-
-
-async def count_rows(connection: AsyncConnection, statement: Select[Any]) -> int:
-    """How many rows a statement finds."""
-    counting = statement.with_only_columns(func.count(), maintain_column_froms=True)
-    return int((await connection.execute(counting)).scalar_one())
 
 
 def contains_text(column: ColumnElement[str], search: str) -> ColumnElement[bool]:

@@ -36,7 +36,6 @@ from task_service.db.paging import (
     PageRequest,
     Paging,
     contains_text,
-    count_rows,
 )
 from task_service.db.schema import runs, tasks, users
 from task_service.errors import TaskNotFound
@@ -205,15 +204,13 @@ class Tasks:
         if not 0 <= recent <= MAX_RECENT:
             raise InputInvalid.of("recent_runs", f"Out of range. Allowed: 0 to {MAX_RECENT}.")
         paging = Paging(_ORDERS[query.sort], query, page)
-        wanted = _select_tasks(principal, query)
         async with self._accounts.db.read() as connection:
-            rows = (await connection.execute(paging.apply(wanted))).all()
-            total = await count_rows(connection, wanted) if page.count else None
-            shown, following = paging.cut(rows)
-            ids = [row.id for row in shown]
-            newest = await newest_runs(connection, ids, max(1, recent))
-        items = [self._as_task(row, newest.get(row.id, []), listed=recent > 0) for row in shown]
-        return Page(items=items, next_cursor=following, total=total)
+            found = await paging.read(connection, _select_tasks(principal, query), lambda row: row)
+            newest = await newest_runs(connection, [row.id for row in found.items], max(1, recent))
+        items = [
+            self._as_task(row, newest.get(row.id, []), listed=recent > 0) for row in found.items
+        ]
+        return Page(items=items, next_cursor=found.next_cursor, total=found.total)
 
     async def get(self, principal: Principal[Any], task_id: str) -> Task:
         """One task that the principal may see.
