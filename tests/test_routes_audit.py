@@ -235,7 +235,7 @@ def test_a_list_entry_without_a_route_fails(starlette_auth: StarletteAuth[str]) 
     # A guarded route is not opened by a list, and not silently listed.
     assert policies(report)["GET,HEAD /a"] == "authenticated"
     assert report.unused == ("/a", "/gone")
-    assert "'/gone' is declared, but no route needs it. Take it off." in report.problems
+    assert "'/gone' is declared, but no route needs it. Remove it." in report.problems
 
 
 def test_a_method_in_the_list_opens_that_method_only() -> None:
@@ -276,7 +276,7 @@ def test_what_the_application_guards_itself_is_listed_as_that(
     report = list_routes(app, own_guard=["/profile", "/users"], public=["/users"])
     assert [str(route) for route in report.flagged] == ["POST /users"]
     assert report.problems == (
-        "POST /users: is declared public, and guarded by the application. Decide.",
+        "POST /users: is declared both public and guarded by the application. Remove one of the two.",
     )
 
 
@@ -481,14 +481,14 @@ def test_a_mark_beside_public_is_a_contradiction(starlette_auth: StarletteAuth[s
     assert audit_routes(app).ok
     # A list entry for it is one too many.
     assert list_routes(app, own_guard=["/own"]).unused == ("/own",)
-    contradiction = "GET,HEAD /own: is declared public, and guarded by the application. Decide."
+    contradiction = "GET,HEAD /own: is declared both public and guarded by the application. Remove one of the two."
     assert list_routes(app, public=["/own"]).problems == (contradiction,)
     starlette_auth.public(own)
     assert list_routes(app).problems == (contradiction,)
 
 
 def test_what_takes_no_mark() -> None:
-    with pytest.raises(ConfigurationError, match="takes no mark"):
+    with pytest.raises(ConfigurationError, match="cannot be marked"):
         own_guard(len)
     assert repr(own_guard) == "own_guard"
 
@@ -530,7 +530,7 @@ def test_a_route_for_keys_may_look_like_administration_only_by_name(
 ) -> None:
     issue = Route("/tokens", starlette_auth.require_key("tokens:issue")(ok), methods=["POST"])
     app = Starlette(routes=[issue])
-    assert "API keys pass" in list_routes(app).problems[0]
+    assert "accepts API keys" in list_routes(app).problems[0]
     assert audit_routes(app, accepted=["POST /tokens"]).ok
     other = Route("/tokens", starlette_auth.require_login("tokens:issue")(ok), methods=["POST"])
     assert audit_routes(Starlette(routes=[other])).ok
@@ -548,7 +548,7 @@ def test_a_route_that_demands_a_key_and_a_login_lets_nobody_pass(
         report = list_routes(app)
         assert report.routes[0].access == access
         assert report.problems == (
-            "POST /x: demands an API key and a login, so no request passes. Take off one of the two.",
+            "POST /x: requires an API key and a login, so no request passes. Remove one of the two.",
         )
 
 
@@ -790,7 +790,7 @@ def test_fastapi_public_and_guarded_is_flagged(fastapi_auth: FastAPIAuth[str]) -
     def x() -> None: ...
 
     (route,) = list_routes(app).flagged
-    assert route.problems == ("is declared public and guarded as well. Take off one of the two.",)
+    assert route.problems == ("is declared public and guarded as well. Remove one of the two.",)
 
 
 def test_fastapi_before_included_routers_stayed_together(
@@ -873,7 +873,7 @@ def test_flask_a_guard_above_its_route_protects_nothing() -> None:
 
     report = list_routes(app)
     assert policies(report) == {"GET,HEAD,OPTIONS /x": "undeclared"}
-    assert any("stands above the route" in problem for problem in report.problems)
+    assert any("is above the route" in problem for problem in report.problems)
 
 
 def test_flask_views_that_are_declared_by_their_endpoint() -> None:

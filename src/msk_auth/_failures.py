@@ -1,7 +1,7 @@
-"""Logs failures: an outage in one line, a mistake that each request would repeat only once, others with a traceback.
+"""Logs failures: outages in one line, repeated mistakes only once, others with a traceback.
 
 While a store is down every request fails for the same reason. A traceback each time would bury the rest of the log, and
-fill a disk that may be full already.
+fill a disk that may already be full.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def log_failure(level: int, what: str, error: Exception) -> None:
         # Every request would log the same message.
         _log_once(level, f"{what}: {error}")
     elif isinstance(error, LoginFailed):
-        # A traceback would have the error behind it, which may quote the credential.
+        # A traceback would include the cause, which may quote the credential.
         _log.log(level, "%s: %s", what, error)
     elif _is_outage(error):
         # Only the driver's message: SQLAlchemy's message around it may quote values, such as a digest.
@@ -39,22 +39,22 @@ def log_failure(level: int, what: str, error: Exception) -> None:
 
 
 def look_up_failed(name: str, error: Exception) -> None:
-    """Return for a function of the application that cannot read what it is asked for, and so finds nothing.
+    """Return if a function of the application raised because it cannot read an id, and so finds nothing.
 
-    That is a `ValueError` itself, as `int` and `UUID` raise it, or a `DataError` of a database. A subclass may be of anything else,
-    such as an answer that is no JSON.
+    This is a plain `ValueError`, as from `int` and `UUID`, or a `DataError` of a database. A subclass of `ValueError` may have
+    another cause, such as an answer that is not JSON.
 
     Args:
-        name: The function's, as an argument of the authenticator.
-        error: What it raised.
+        name: The function's name, as an argument of the authenticator.
+        error: Its exception.
 
     Raises:
-        StoreUnavailable: The function failed otherwise: it was logged.
+        StoreUnavailable: The function failed for another reason, which was logged.
         Exception: A problem or an outage of the database, unchanged.
     """
     if isinstance(error, Problem) or _is_outage(error):
         raise error
-    # SQLAlchemy keeps what a type or the driver raised as `orig`.
+    # SQLAlchemy keeps the exception of a type or the driver as `orig`.
     raised = (error, getattr(error, "orig", None))
     kinds = [kind.__name__ for each in raised for kind in type(each).__mro__]
     if "DataError" in kinds or any(type(each) is ValueError for each in raised):
@@ -66,7 +66,7 @@ def look_up_failed(name: str, error: Exception) -> None:
 
 
 def unavailable_because(error: Exception) -> StoreUnavailable:
-    """The refusal for any failure: fail closed. The reason goes into the log only."""
+    """The refusal for any failure: fail closed. Only the log has the reason."""
     log_failure(logging.ERROR, "authentication cannot answer", error)
     return StoreUnavailable()
 

@@ -1,13 +1,13 @@
-"""Renews, in a forked child, the objects that it must not share with its parent.
+"""Renews, in a forked child, objects that it must not share with its parent.
 
 A child has one thread, a copy of the parent's memory, and the same open sockets and files. So in a child:
 
 - a lock that another thread of the parent held stays locked for ever: locks are replaced, never acquired;
-- a connection belongs to the parent: the child neither uses it nor closes it, which would close it for the parent;
+- a connection belongs to the parent: the child must neither use nor close it, which would close it for the parent;
 - caches, collected data and waiting requests belong to the parent: the child starts without them.
 
-Python runs the renewals before the forking call returns in the child. A program that forks in C has to call
-`PyOS_AfterFork_Child`, as Python's documentation demands; uWSGI does so with `py-call-osafterfork = true`.
+Python runs the renewals before the forking call returns in the child. A program that forks in C must call
+`PyOS_AfterFork_Child` (see Python's documentation); uWSGI does so with `py-call-osafterfork = true`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _inherited: Final[list[object]] = []
 
 
 def after_fork_in_child(renew: Callable[[], None]) -> None:
-    """Call a method in each child that is forked from now on, as long as its object lives.
+    """Call a method in each child that is forked later, as long as its object lives.
 
     Args:
-        renew: A bound method, held weakly. Other threads may have been in the middle of any operation when the process
-            forked. So the method assigns new objects, acquires no lock, and reads nothing that a lock protects. Until it
-            returns the child has no other thread.
+        renew: A bound method, referenced weakly. Other threads may have been in the middle of any operation when the process
+            forked. So the method must assign new objects, acquire no lock, and read nothing that a lock protects. The child
+            has no other thread until the method returns.
     """
     method: Any = renew
     held = ref(method.__self__, _forget)
@@ -43,7 +43,7 @@ def abandon(inherited: object) -> None:
     _inherited.append(inherited)
 
 
-# The default argument is still there when the interpreter ends and this module's names are gone.
+# The default argument still exists at the interpreter's end, when this module's names are gone.
 def _forget(held: ref[Any], renewals: dict[int, Any] = _renewals) -> None:
     renewals.pop(id(held), None)
 

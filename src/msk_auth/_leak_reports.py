@@ -1,21 +1,21 @@
-"""Reads and checks reports of leaked keys, as GitHub's secret scanning sends them to those who issue keys.
+"""Reads and checks reports of leaked keys from GitHub's secret scanning.
 
-GitHub finds a key in a public place and posts what it found, signed with ECDSA on P-256 over SHA-256 of the body's
+GitHub finds keys in public places and posts a report, signed with ECDSA on P-256 over SHA-256 of the body's
 bytes. A receiver verifies the signature, revokes the keys, notifies the application through :class:`~msk_auth.events.KeyEvent`,
-and answers which of them were real.
+and answers which of the matches were keys.
 
-One rule: a report is read only after its signature was verified. The checks, in this order; a failed one ends the request:
+One rule: a report is read only after its signature was verified. The checks in order; a failed check ends the request:
 
 1. Both headers are present, once each and well-formed.
-2. The key that they name is one that GitHub publishes, by a list that was fetched within the last day or is fetched now.
+2. GitHub publishes the named signing key, by a list that was fetched within the last day or is fetched now.
    Unknown names cause at most one fetch in two minutes.
-3. The signature fits the body.
-4. The body has at most 1 MiB and 1,000 matches, and the form of a report.
+3. The signature matches the body.
+4. The body has at most 1 MiB and 1,000 matches, and the format of a report.
 
-A report that arrives again finds its keys revoked, and gets an answer like the first one. What the key's owner sees of the
-location has no query, no user name and no key in it.
+A repeated report finds its keys revoked, and gets the same answer. The location that the key's owner sees contains no query, no
+user name and no key.
 
-A receiver makes no request by itself: the application passes a function that fetches :data:`GITHUB_KEYS_URL`. See "Secret
+A receiver makes no requests: the application passes a function that fetches :data:`GITHUB_KEYS_URL`. See "Secret
 scanning partner program" in GitHub's documentation.
 """
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 MAX_REPORT: Final = 1_048_576
-"""How many bytes of a report are read; a match takes about 300."""
+"""The maximum size of a report, in bytes; a match takes about 300."""
 
 MAX_MATCHES: Final = 1000
-"""How many matches one report may have."""
+"""The maximum number of matches in a report."""
 
 _MAX_URL: Final = 500
 _MAX_TYPE: Final = 200
@@ -54,7 +54,7 @@ _MASK: Final = "***"
 
 
 class Match(NamedTuple):
-    """A key that was found in one place, and the type that the reporter gives it."""
+    """A key that was found in one place, and its type in the reporter's words."""
 
     found: LeakedKey
     token_type: str
@@ -63,8 +63,8 @@ class Match(NamedTuple):
 def read_report(body: bytes) -> tuple[Match, ...]:
     """Read `[{"token": …, "type": …, "url": …, "source": …}, …]`.
 
-    A match without a token is skipped, so that the others are revoked. Unknown members are ignored, so that GitHub may
-    add some.
+    A match without a token is skipped, so that the others are revoked. Unknown members are ignored, because GitHub may
+    add members.
 
     Raises:
         InputInvalid: The body is not a JSON list, or longer than `MAX_REPORT` or `MAX_MATCHES`.
@@ -103,14 +103,14 @@ def _match(token: str, entry: dict[str, object]) -> Match:
 
 
 def trimmed_url(url: str, token: str) -> str | None:
-    """The place, without what could be a secret: user name, query, fragment, and keys in the path.
+    """The address without possible secrets: user name, query, fragment, and keys in the path.
 
     Args:
-        url: As it was reported.
-        token: The key that was found there, which the result must not contain.
+        url: The reported address.
+        token: The found key, which the result must not contain.
 
     Returns:
-        At most 500 characters, or None if it is not an HTTP address.
+        At most 500 characters, or None if `url` is not an HTTP address.
     """
     if not url.isascii() or not url.isprintable():
         return None
@@ -130,10 +130,10 @@ def trimmed_url(url: str, token: str) -> str | None:
 def labels(
     matches: Sequence[Match], records: Sequence[ApiKey | None]
 ) -> tuple[dict[str, str], ...]:
-    """The responses for all matches, in their order: no answer holds a key."""
+    """The answers for all matches, in order, without keys."""
     return tuple(
         {
-            # JSON can spell lone surrogates. Such text is hashed too, and matches no key.
+            # JSON can contain lone surrogates. Such text is hashed too, and matches no key.
             "token_hash": hashlib.sha256(found.key.encode(errors="surrogatepass")).hexdigest(),
             "token_type": token_type,
             "label": "false_positive" if record is None else "true_positive",
@@ -143,16 +143,16 @@ def labels(
 
 
 GITHUB_KEYS_URL: Final = "https://api.github.com/meta/public_keys/secret_scanning"
-"""Where GitHub publishes the keys that it signs reports with."""
+"""The address of GitHub's public keys for signatures of reports."""
 
 KEYS_MAX_AGE: Final = 86_400.0
-"""How many seconds fetched keys are used, so that a key that GitHub withdraws stops working here."""
+"""The seconds for which fetched keys are used, so that a key that GitHub withdraws stops working."""
 
 FETCH_PAUSE: Final = 120.0
-"""The least number of seconds between two fetches: half the rate that GitHub allows an address (60 an hour)."""
+"""The minimum number of seconds between two fetches: half of GitHub's limit for an address (60 an hour)."""
 
 MAX_KEYS_DOCUMENT: Final = 262_144
-"""How many bytes of GitHub's list of keys are read."""
+"""The maximum size of GitHub's list of keys, in bytes."""
 
 _MAX_KEYS: Final = 100
 _MAX_SIGNATURE: Final = 200
@@ -162,10 +162,10 @@ _log = logging.getLogger("msk_auth")
 
 
 def read_signature(key_identifier: str | None, signature: str | None) -> tuple[str, bytes]:
-    """The two headers of a report: the name of its key, and the signature (ECDSA, as ASN.1 in DER; RFC 3279, section 2.2.3).
+    """The headers of a report: the name of its key, and the signature (ECDSA, as ASN.1 in DER; RFC 3279, section 2.2.3).
 
     Raises:
-        Forbidden: One is missing or has another form.
+        Forbidden: A header is missing or malformed.
     """
     if key_identifier is None or _IDENTIFIER.fullmatch(key_identifier) is None:
         raise Forbidden("signature_invalid")
@@ -181,7 +181,7 @@ def check_signature(key: EllipticCurvePublicKey | None, signature: bytes, body: 
     """Verify the signature of a report with a key.
 
     Raises:
-        Forbidden: The signature is wrong, or there is no such key.
+        Forbidden: The signature is wrong, or the key does not exist.
     """
     if key is None:
         raise Forbidden("signature_invalid")
@@ -198,7 +198,7 @@ def check_signature(key: EllipticCurvePublicKey | None, signature: bytes, body: 
 class PublishedKeys:
     """The keys of the last fetch.
 
-    The caller holds a lock from :meth:`begin_fetch` to the end of the fetch.
+    The caller must hold a lock from :meth:`begin_fetch` to the end of the fetch.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -215,10 +215,10 @@ class PublishedKeys:
         return self._keys.get(identifier)
 
     def begin_fetch(self, identifier: str) -> bool:
-        """True if the keys have to be fetched now for one of this name, False if they were fetched a moment ago.
+        """True if the keys must be fetched now for this name, False if they were just fetched.
 
         Raises:
-            SigningKeysUnavailable: Fetching failed a moment ago.
+            SigningKeysUnavailable: Fetching just failed.
         """
         if self.find(identifier) is not None:
             return False
@@ -232,7 +232,7 @@ class PublishedKeys:
 
     @contextmanager
     def fetching(self) -> Generator[None]:
-        """Around a fetch and :meth:`fill`.
+        """The context of a fetch and :meth:`fill`.
 
         Raises:
             SigningKeysUnavailable: For any error.
@@ -255,17 +255,17 @@ class PublishedKeys:
         """Read a fetched document and use its keys.
 
         Raises:
-            ValueError: It is not a list of keys. The previous keys are kept.
+            ValueError: The document is not a list of keys. The previous keys are kept.
         """
         self._keys = read_keys(document)
         self._fetched_at = self._tried_at
 
 
 def read_keys(document: bytes) -> dict[str, EllipticCurvePublicKey]:
-    """Read `{"public_keys": [{"key_identifier": …, "key": PEM}]}`. Keys of other kinds are left out.
+    """Read `{"public_keys": [{"key_identifier": …, "key": PEM}]}`. Keys of other kinds are ignored.
 
     Raises:
-        ValueError: It has another form, or no key on P-256.
+        ValueError: The document is malformed, or has no key on P-256.
     """
     if len(document) > MAX_KEYS_DOCUMENT:
         raise ValueError("the list of keys is too long")

@@ -1,7 +1,7 @@
-"""Lists what an application serves and what each route demands; public through `msk_auth.testing`.
+"""Lists the routes of an application with their policies; public through `msk_auth.testing`.
 
-One rule: what cannot be read counts as undeclared. Each adapter registers a reader, which knows its framework's routing
-tables and the marks that the adapter leaves; `judge` judges what the readers found. This module knows no framework.
+One rule: unreadable routes count as undeclared. Each adapter registers a reader, which knows its framework's routing
+tables and the adapter's marks; `judge` checks the routes. This module knows no framework.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _MARK: Final = "msk_auth_own_guard"
 
 
 class OwnGuard:
-    """Marks what the application guards itself. There is one, :data:`msk_auth.own_guard`."""
+    """Marks the application's own guards. The only instance is :data:`msk_auth.own_guard`."""
 
     def __call__(self, guard: T) -> T:
-        """Mark a function that guards, or one that is guarded; a decorator.
+        """Mark a guard or a guarded function; a decorator.
 
         Args:
             guard: In FastAPI a dependency or an endpoint; in Litestar a guard or the function of a handler; in Flask a view or a
-                `before_request` function; in Starlette an endpoint, or what is mounted.
+                `before_request` function; in Starlette an endpoint, or a mounted application.
 
         Returns:
-            The same.
+            The argument.
 
         Raises:
-            ConfigurationError: It takes no mark.
+            ConfigurationError: The object cannot be marked.
         """
         try:
-            # A method has no room for a mark of its own.
+            # A bound method takes no attributes.
             setattr(getattr(guard, "__func__", guard), _MARK, True)
         except AttributeError:
             raise ConfigurationError(
-                f"{guard!r} takes no mark. Mark a function of your own that guards, or the route's function."
+                f"{guard!r} cannot be marked. Mark your own function that guards, or the route's function."
             ) from None
         return guard
 
@@ -52,20 +52,20 @@ class OwnGuard:
 
 
 own_guard: Final = OwnGuard()
-"""Says that the application guards a route itself, with a guard that this library does not know.
+"""Marks a route as guarded by the application itself, with a guard that this library does not know.
 
-The route audit lists such routes as `the application's own guard`, and cannot look into it. For requests it changes nothing,
-and a guard of the library on the same route counts more.
+The route audit lists such routes as `the application's own guard`, and cannot look into the guard. The mark changes nothing for
+requests, and a guard of the library on the same route overrides it.
 """
 
 
 def has_own_guard(function: object) -> bool:
-    """True if a function is marked, or one that it wraps."""
+    """True if a function, or a function that it wraps, is marked."""
     return any(getattr(layer, _MARK, False) is True for layer in layers(function))
 
 
 def layers(function: Any) -> Iterator[Any]:
-    """A function and what decorators and partials stand around: any of them may carry a mark."""
+    """A function and the functions that decorators and partials wrap: any of them may have a mark."""
     while function is not None:
         yield function
         if isinstance(function, partial):
@@ -74,7 +74,7 @@ def layers(function: Any) -> Iterator[Any]:
             function = getattr(function, "__wrapped__", None)
 
 
-# Which routes look like administration of credentials or of users: the words for it, in English.
+# Words of routes that look like administration of credentials or of users, in English.
 _WORDS: Final = frozenset(
     [
         "account",
@@ -119,7 +119,7 @@ _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def sensitive_word(path: str, permissions: Iterable[str]) -> str | None:
-    """The first word of the path or the permissions that speaks of credentials or users, or None.
+    """The first word of the path or the permissions that means credentials or users, or None.
 
     Placeholders of a path do not count: `/tasks/{user_id}` is about tasks.
     """
@@ -134,7 +134,7 @@ def sensitive_word(path: str, permissions: Iterable[str]) -> str | None:
 RouteKind: TypeAlias = Literal["route", "websocket", "mount"]
 
 ANY_METHOD: Final = "*"
-"""Stands for every method, where the framework does not look at it."""
+"""Means every method, if the framework does not check the method."""
 
 
 Access: TypeAlias = Literal[
@@ -152,19 +152,19 @@ Access: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class AuditedRoute:
-    """One route as the application serves it.
+    """A route of an application.
 
     Attributes:
-        path: As the framework writes it, with the paths it is mounted under. A route of one host begins
+        path: The path in the framework's notation, with the paths of mounts. A route of one host begins
             with `//` and the host.
-        methods: Sorted; `*` for all of them; empty for a websocket.
-        kind: A `mount` is an application that cannot be looked into, such as static files.
-        name: The endpoint's, to find it by.
-        policies: All of them have to be met; empty if the route is public, None if it says nothing.
-        problems: What is wrong with it, in words; usually nothing.
-        own_guard: Whether the application says that it guards the route itself, here or with a mark.
-        shadowed_by: The path of a route before it that takes all of its requests; None if there is none.
-        is_documentation: Whether it is a page that the framework makes of its OpenAPI document.
+        methods: The methods, sorted; `*` for all of them; empty for a websocket.
+        kind: The kind. A `mount` is an application into which the audit cannot look, such as static files.
+        name: The endpoint's name.
+        policies: The policies, all of which apply; empty if the route is public, None if it declares nothing.
+        problems: The problems of the route in words, usually none.
+        own_guard: True if the application guards the route itself, by the caller's list or a mark.
+        shadowed_by: The path of an earlier route that gets all of its requests, or None.
+        is_documentation: True for the framework's page of its OpenAPI document.
     """
 
     path: str
@@ -179,7 +179,7 @@ class AuditedRoute:
 
     @property
     def access(self) -> Access:
-        """Who gets through.
+        """The accepted callers.
 
         One of `public`, `any credential`, `authenticated`, `permissions`, `interactive`, `login`, `API key`, `the application's
         own guard` and `undeclared`.
@@ -204,7 +204,7 @@ class AuditedRoute:
 
     @property
     def permissions(self) -> tuple[str, ...]:
-        """All permissions that are needed, sorted."""
+        """All required permissions, sorted."""
         return tuple(sorted(frozenset[str]().union(*(p.permissions for p in self.policies or ()))))
 
     @property
@@ -215,7 +215,7 @@ class AuditedRoute:
 
     @property
     def policy(self) -> str:
-        """What it demands, in one line."""
+        """The policy of the route, in one line."""
         words: list[str] = [self.access]
         if self.permissions:
             listed = f"permissions: {', '.join(self.permissions)}"
@@ -234,11 +234,11 @@ class AuditedRoute:
 
 @dataclass(frozen=True, slots=True)
 class RouteReport:
-    """Everything that an application serves.
+    """All routes of an application.
 
     Attributes:
-        routes: In the order of the framework's routing.
-        unused: What the caller declared about routes that do not exist, or need no declaration.
+        routes: The routes, in the order of the framework's routing.
+        unused: The caller's entries for routes that do not exist, or need no declaration.
     """
 
     routes: tuple[AuditedRoute, ...]
@@ -246,30 +246,27 @@ class RouteReport:
 
     @property
     def undeclared(self) -> tuple[AuditedRoute, ...]:
-        """Routes that declare no policy, and of which the caller declares nothing either."""
+        """Routes that declare no policy and that the caller does not list."""
         return tuple(route for route in self.routes if route.access == "undeclared")
 
     @property
     def flagged(self) -> tuple[AuditedRoute, ...]:
-        """Routes of which something is declared, and with something wrong."""
+        """Declared routes with a problem."""
         return tuple(
             route for route in self.routes if route.access != "undeclared" and route.problems
         )
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Everything that is wrong, one line each."""
+        """All problems, one line each."""
         return (
             *(f"{route}: {each}" for route in self.routes for each in route.problems),
-            *(
-                f"{entry!r} is declared, but no route needs it. Take it off."
-                for entry in self.unused
-            ),
+            *(f"{entry!r} is declared, but no route needs it. Remove it." for entry in self.unused),
         )
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong."""
+        """True if there are no problems."""
         return not self.problems
 
 
@@ -280,10 +277,10 @@ def judge(
     own_guard: Collection[str] = (),
     accepted: Collection[str] = (),
 ) -> RouteReport:
-    """Apply what the caller declares, and find what is wrong.
+    """Apply the caller's declarations, and find problems.
 
     Args:
-        routes: As a reader found them; `problems` are what it came across.
+        routes: The routes from a reader, with its `problems`.
         public: Paths that need no credentials, such as `/healthz` or `POST /login`.
         own_guard: Paths that the application guards itself.
         accepted: Paths of credential or user administration that need no interactive login.
@@ -299,7 +296,7 @@ def judge(
         )
         settled = _entries_for(route, accepted)
         policies = () if opened else route.policies
-        # A guard of the library counts more than what the application says of its own.
+        # A guard of the library overrides the application's own guard.
         guards_itself = not policies and (bool(guarded) or route.own_guard)
         is_contradiction = guards_itself and policies is not None
         candidate = replace(
@@ -309,10 +306,12 @@ def judge(
         problems = list(route.problems)
         if _is_impassable(route.policies or ()):
             problems.append(
-                "demands an API key and a login, so no request passes. Take off one of the two."
+                "requires an API key and a login, so no request passes. Remove one of the two."
             )
         if is_contradiction:
-            problems.append("is declared public, and guarded by the application. Decide.")
+            problems.append(
+                "is declared both public and guarded by the application. Remove one of the two."
+            )
         elif candidate.access == "undeclared":
             problems.append(
                 "declares no policy. Guard it, or declare it public or guarded by the application."
@@ -338,7 +337,7 @@ def _administration(route: AuditedRoute) -> str | None:
     word = sensitive_word(route.path, route.permissions)
     if word is None:
         return None
-    how = "API keys pass" if route.policies else "is public"
+    how = "accepts API keys" if route.policies else "is public"
     return (
         f"looks like administration of credentials or users ({word!r}), and {how}."
         " Use require_interactive, or accept it by name."
@@ -352,7 +351,7 @@ def _entries_for(route: AuditedRoute, entries: Collection[str]) -> set[str]:
         if method == "HEAD":
             names.add(f"GET {route.path}")
     if route.methods == ("OPTIONS",):
-        # It is answered about another method: a declaration of that one covers it too.
+        # OPTIONS and HEAD belong to another method, whose declaration covers them too.
         names |= {entry for entry in entries if entry.partition(" ")[2] == route.path}
     return {entry for entry in entries if entry in names}
 
@@ -366,7 +365,7 @@ def _by_method(routes: Iterable[AuditedRoute]) -> Iterator[AuditedRoute]:
 
 
 def _joined(routes: Iterable[AuditedRoute]) -> Iterator[AuditedRoute]:
-    """Those that differ in nothing but their method, as one again."""
+    """The routes, with those that differ only in their method joined."""
     methods: dict[AuditedRoute, set[str]] = {}
     for route in routes:
         methods.setdefault(replace(route, methods=()), set()).update(route.methods)
@@ -383,8 +382,8 @@ def register_reader(kind: type, reader: Reader) -> None:
     """Register the function that lists the routes of a framework's applications or routers. An adapter calls it when it is imported.
 
     Args:
-        kind: Their class; subclasses are read the same way.
-        reader: Called with one of them and the path that it is mounted under.
+        kind: Their class, including subclasses.
+        reader: Called with an application and the path of its mount.
     """
     _readers[kind] = reader
 
@@ -396,21 +395,21 @@ def audit_routes(
     own_guard: Collection[str] = (),
     accepted: Collection[str] = (),
 ) -> RouteReport:
-    """Check that every route of an application declares whom it is for; for a test of the application.
+    """Check that every route of an application declares its policy; for a test of the application.
 
     ::
 
         def test_no_route_is_open_by_mistake():
             audit_routes(app, public=["/healthz", "POST /login"])
 
-    Routes that change something (by their method) and look like administration of credentials or users, by a
-    word of their path or permissions, have to demand an interactive login as well.
+    Routes with an unsafe method that look like administration of credentials or users, by a
+    word of their path or permissions, must require an interactive login as well.
 
     Args:
-        app: A FastAPI, Starlette, Flask or Litestar application. What is mounted in it is read too.
+        app: A FastAPI, Starlette, Flask or Litestar application, including mounted applications.
         public: Routes that need no credentials and declare nothing: paths exactly as in the application, with a
-            method in front (`POST /login`) or without, which means all methods.
-        own_guard: Paths, written the same way, that the application guards itself, for example with a dependency of its own.
+            method in front (`POST /login`), or without for all methods.
+        own_guard: Paths, written the same way, that the application guards itself, for example with its own dependency.
             The audit cannot look into such a guard.
         accepted: Paths, written the same way, that look like administration and need no interactive login.
 
@@ -418,8 +417,8 @@ def audit_routes(
         A report whose `routes` are all routes, none with a problem.
 
     Raises:
-        AssertionError: A route declares nothing, or looks like administration and lets API keys pass; or
-            `public`, `own_guard` or `accepted` name what needs no mention.
+        AssertionError: A route declares nothing, or looks like administration and accepts API keys; or
+            `public`, `own_guard` or `accepted` have an entry that no route needs.
         ConfigurationError: No adapter reads applications of this kind.
     """
     report = list_routes(app, public=public, own_guard=own_guard, accepted=accepted)
@@ -436,13 +435,13 @@ def list_routes(
     own_guard: Collection[str] = (),
     accepted: Collection[str] = (),
 ) -> RouteReport:
-    """What :func:`audit_routes` finds, without failing.
+    """The report of :func:`audit_routes`, without failing.
 
     Returns:
         A report. `routes` has an :class:`AuditedRoute` for each route, in the order of the framework's routing; `undeclared`
-        those that declare no policy and that the call does not name; `flagged` the others with a problem. `unused` has the
-        entries of the call that name no route that needs one, `problems` everything that is wrong, in words, and `ok` is True
-        if nothing is.
+        the routes that declare no policy and that the call does not list; `flagged` the others with a problem. `unused` has the
+        entries of the call that no route needs, `problems` all problems in words, and `ok` is True
+        if there are none.
 
     Raises:
         ConfigurationError: No adapter reads applications of this kind.
@@ -454,7 +453,7 @@ def list_routes(
     if found is None:
         raise ConfigurationError(
             f"The routes of {type(app).__module__}.{type(app).__qualname__} cannot be read. Pass the"
-            " FastAPI, Starlette, Flask or Litestar application itself, without what wraps it."
+            " FastAPI, Starlette, Flask or Litestar application itself, without a wrapper."
         )
     return judge(found, public=public, own_guard=own_guard, accepted=accepted)
 
@@ -470,9 +469,9 @@ def read_routes(app: object, prefix: str) -> Iterator[AuditedRoute] | None:
 
 
 def _import_adapter(framework: str) -> None:
-    """Import the adapter for a framework, so that it registers its reader: it has the name of the framework's package.
+    """Import the adapter for a framework, which has the name of the framework's package, so that it registers its reader.
 
-    It loads no framework: a program that has an application of one has loaded it.
+    This loads no framework: a program with an application has already loaded its framework.
     """
     name = f"msk_auth.integrations.{framework}"
     if not framework.startswith("_") and find_spec(name) is not None:

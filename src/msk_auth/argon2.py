@@ -1,12 +1,12 @@
-"""Argon2id digests, for imported keys whose secrets could be guessed.
+"""Argon2id digests, for imported keys with guessable secrets.
 
-Keys that this library makes have 190 random bits and need no slow digest (see :mod:`msk_auth.core.keys`). Keys from an
-older system may have fewer, or were chosen by people. Store them with a digest of :class:`Argon2Digest`, and pass the same
+Keys of this library have 190 random bits and need no slow digest (see :mod:`msk_auth.core.keys`). Keys from an
+older system may have fewer bits, or people chose them. Store them with a digest of :class:`Argon2Digest`, and pass the same
 :class:`Argon2Digest` to :class:`~msk_auth.KeyHasher` as `slow`.
 
-Each verification of such a key takes one core for about 20 ms and 19 MiB of memory, whether the secret is right or not. A
-client that knows the id of such a key can make the server spend this, so the asynchronous authenticator runs these
-verifications in threads, two at a time. Replace imported keys as soon as you can: rotating one makes an ordinary key.
+Each verification of such a key takes one core for about 20 ms and 19 MiB of memory, even for a wrong secret. A
+client that knows the id of such a key can cause this cost, so the asynchronous authenticator runs these
+verifications in threads, two at a time. Replace imported keys as soon as you can: rotating a key makes an ordinary key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENCODED: Final = re.compile(
     r"\$argon2id\$v=19\$m=([0-9]{1,7}),t=([0-9]{1,2}),p=([0-9]{1,2})\$[0-9A-Za-z+/]{11,86}\$[0-9A-Za-z+/]{16,86}"
 )
 
-# The most that a digest may cost. A digest beyond this was planted, to make each verification expensive.
+# The maximum cost of a digest. An attacker planted a more expensive digest to make each verification expensive.
 _MAX_MEMORY_KIB: Final = 256 * 1024
 _MAX_PASSES: Final = 16
 _MAX_LANES: Final = 16
@@ -41,11 +41,11 @@ _PROFILES: Final = {
 
 
 class Argon2Digest:
-    """Makes and verifies Argon2id digests of whole keys (RFC 9106). Safe to use from several threads.
+    """Makes and verifies Argon2id digests of whole keys (RFC 9106). Thread-safe.
 
     Args:
-        profile: The cost of a new digest. `"owasp"`: 19 MiB of memory and two passes. `"cheap"`: next to nothing, for tests
-            only. An existing digest is verified at the cost that it names, with any profile.
+        profile: The cost of a new digest. `"owasp"`: 19 MiB of memory and two passes. `"cheap"`: next to nothing, only for
+            tests. Verifying an existing digest has the digest's own cost.
     """
 
     def __init__(self, profile: Literal["owasp", "cheap"] = "owasp") -> None:
@@ -60,7 +60,7 @@ class Argon2Digest:
         return encoded.startswith(_PREFIX)
 
     def verify(self, key: str, encoded: str) -> bool:
-        """True if `encoded` is the digest of `key`. False at once if it is malformed or costs too much.
+        """True if `encoded` is the digest of `key`. False at once if it is malformed or too expensive.
 
         Raises:
             argon2.exceptions.VerificationError: There is not enough memory.

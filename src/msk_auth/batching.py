@@ -1,14 +1,14 @@
-"""Look-ups that arrive together share one round trip, and each sees all that was committed before it arrived.
+"""Concurrent look-ups share a round trip, and each sees every commit from before it arrived.
 
-While no read runs, a look-up is made at once. A look-up that arrives during a read waits for the next one, which reads the
+If no read is running, a look-up starts at once. A look-up that arrives during a read waits for the next read, which reads the
 records of all waiting look-ups in one round trip, each once.
 
 Two rules:
 
 - **No look-up joins a read that has begun.** A read that began before a look-up arrived may have seen the state before
   a revocation that had already returned; `docs/explanation/lease.md` has the argument.
-- **No look-up waits for a read that stalls.** If a read has not returned within :data:`STALL_SECONDS`, the next one begins
-  beside it. A dead connection delays only the look-ups that were sent on it.
+- **No look-up waits for a stalled read.** If a read has not returned within :data:`STALL_SECONDS`, the next read begins
+  beside it. A dead connection delays only its own look-ups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .core.store import READ_SECONDS, WrongRecord
 
 
 class Record(Protocol):
-    """What is looked up by its id, such as an :class:`~msk_auth.ApiKey`."""
+    """A record with an id, such as an :class:`~msk_auth.ApiKey`."""
 
     @property
     def id(self) -> str:
@@ -36,10 +36,10 @@ class Record(Protocol):
 RecordT = TypeVar("RecordT", bound=Record)
 
 MAX_BATCH: Final = 256
-"""How many records one round trip reads at most."""
+"""The maximum number of records in a round trip."""
 
 STALL_SECONDS: Final = 0.25
-"""How long look-ups wait for the running read before the next one begins beside it."""
+"""How long look-ups wait for the running read before the next read begins beside it."""
 
 # How often overdue look-ups are ended. A timer for each look-up would cost a fifth of the look-up.
 _TICK_SECONDS: Final = 0.25
@@ -50,8 +50,8 @@ class BatchedReader(Generic[RecordT]):
 
     Args:
         find: Reads one record, in bounded time.
-        find_many: Reads the records with these ids, without those that do not exist.
-        may_share: Returns whether a look-up may share a read with those of other requests; None means that it always may.
+        find_many: Reads the existing records with these ids.
+        may_share: Returns True if a look-up may share a read with other requests; None means always.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class BatchedReader(Generic[RecordT]):
         self._here = threading.local()
 
     async def find(self, record_id: str) -> RecordT | None:
-        """The record with this id, or None if there is none, by a read that begins after this call.
+        """The record with this id, or None, from a read that begins after this call.
 
         Raises:
             TimeoutError: Waiting and reading took longer than :data:`~msk_auth.core.store.READ_SECONDS`.
@@ -80,7 +80,7 @@ class BatchedReader(Generic[RecordT]):
             return await queue.join(record_id)
         turn = queue.begin()
         try:
-            # Not in a task of its own: a cancellation of this look-up affects no other.
+            # Not in a separate task: cancelling this look-up affects no other.
             return await self._find(record_id)
         finally:
             queue.end(turn)
@@ -97,7 +97,7 @@ class _Queue(Generic[RecordT]):
     """The look-ups of one event loop that wait for the next read.
 
     Attributes:
-        turn: Identifies the read that they wait for; None while no read runs.
+        turn: Identifies the read for which they wait; None while no read runs.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class _Queue(Generic[RecordT]):
         return turn
 
     def end(self, turn: object) -> None:
-        """End a read, and begin the next one if look-ups wait for it."""
+        """End a read, and begin the next read if look-ups wait."""
         if turn is self.turn:
             self._begin_next()
 
     async def join(self, record_id: str) -> RecordT | None:
         """Wait for a read that has not begun."""
-        # A future for each look-up, so that a cancellation of one affects no other.
+        # A future for each look-up, so that cancelling one affects no other.
         waiter: asyncio.Future[RecordT | None] = self.loop.create_future()
         self._waiting.setdefault(record_id, []).append(waiter)
         if self._stall_timer is None:
@@ -144,10 +144,10 @@ class _Queue(Generic[RecordT]):
         self._tick = self.loop.call_later(_TICK_SECONDS, self._expire) if self._due else None
 
     def _begin_next(self) -> None:
-        """Begin the next read, because the one before has ended or stalls."""
+        """Begin the next read, because the previous read has ended or stalls."""
         self.turn = None
         if self._waiting:
-            # In a context of its own: the context variables of the request that ends here are not for this task.
+            # In a new context: this task must not see the context variables of the request that ends here.
             task = self.loop.create_task(
                 self._read_on(self.begin()), name="msk_auth reads", context=contextvars.Context()
             )
@@ -172,7 +172,7 @@ class _Queue(Generic[RecordT]):
                 self._be_patient()
 
     def _be_patient(self) -> None:
-        """Give the read that begins, or none, its time; those that it leaves waiting count it from now."""
+        """Restart the time limit for a stalled read, for a beginning read or for none."""
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
@@ -180,7 +180,7 @@ class _Queue(Generic[RecordT]):
             self._stall_timer = self.loop.call_later(STALL_SECONDS, self._begin_next)
 
     def _take(self) -> dict[str, list[asyncio.Future[RecordT | None]]]:
-        """The look-ups that wait now, up to the limit."""
+        """The waiting look-ups, up to the limit."""
         batch = dict(islice(self._waiting.items(), MAX_BATCH))
         for record_id in batch:
             del self._waiting[record_id]
@@ -203,7 +203,7 @@ class _Queue(Generic[RecordT]):
             _settle(batch, ConnectionAbortedError("the event loop has ended"))
             raise
         if not found.keys() <= batch.keys():
-            # The result of another statement. That it lacks a record does not mean that there is none.
+            # The result of another statement. A missing record may exist.
             _settle(batch, WrongRecord("records"))
             return
         for record_id, waiters in batch.items():

@@ -1,7 +1,7 @@
-"""The command `msk-auth`: makes keys, looks at them, prints rules that find them, and audits an application's routes.
+"""The command `msk-auth`: makes and inspects keys, prints rules for scanners, and audits an application's routes.
 
-One rule: no output contains a secret, except that of `generate`. Exit codes are part of the interface: 0 nothing was found,
-1 something was found, 2 the command failed.
+One rule: only the output of `generate` contains secrets. Exit codes are part of the interface: 0 no problem was found,
+1 a problem was found, 2 the command failed.
 
 The rules for other scanners cannot compute the checksum, so they also find look-alikes, which `inspect` distinguishes from keys.
 """
@@ -43,7 +43,7 @@ def _write_error(text: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """Foreign text, such as a file's name, without secrets and without control characters for a terminal."""
+    """Foreign text, such as a file's name, without secrets and control characters."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1]
         for character in redact(text)
@@ -74,24 +74,24 @@ def _add_keys(commands: Any) -> None:
     generate = _add_command(
         commands,
         "generate",
-        summary="print fresh keys that no store knows, for tests and fixtures",
+        summary="print random keys that no store knows, for tests and fixtures",
         examples="  msk-auth generate\n  msk-auth generate --prefix acme --count 3",
     )
-    generate.add_argument("--prefix", default="msk", help="what the keys begin with (msk)")
-    generate.add_argument("--count", type=_count, default=1, help="how many (1)")
+    generate.add_argument("--prefix", default="msk", help="the keys' prefix (msk)")
+    generate.add_argument("--count", type=_count, default=1, help="the number of keys (1)")
     generate.set_defaults(run=_generate)
 
     inspect = _add_command(
         commands,
         "inspect",
-        summary="check whether a key is well-formed, and print its id; uses no network",
+        summary="check the format of a key, and print its id; uses no network",
         examples=(
-            "  msk-auth inspect                  prompts for the key, and does not show it\n"
+            "  msk-auth inspect                  prompts for the key, without showing it\n"
             "  pass show api-key | msk-auth inspect\n\n"
             "Exit code 1 means that the key is malformed. The secret is never printed."
         ),
     )
-    inspect.add_argument("--prefix", default="msk", help="what the key begins with (msk)")
+    inspect.add_argument("--prefix", default="msk", help="the key's prefix (msk)")
     inspect.set_defaults(run=_inspect)
 
 
@@ -124,7 +124,7 @@ def _read() -> str:
         return getpass.getpass("Key: ").strip()
     text = sys.stdin.read(_MAX_INPUT).strip()
     if not text:
-        raise CommandFailed("there is no key on standard input.")
+        raise CommandFailed("the standard input has no key.")
     return text
 
 
@@ -133,15 +133,15 @@ def _add_rules(commands: Any) -> None:
     rules = _add_command(
         commands,
         "rules",
-        summary="print rules that make other scanners find keys",
+        summary="print rules with which scanners find keys",
         examples=(
             "  msk-auth rules gitleaks >> .gitleaks.toml\n"
             "  msk-auth rules trufflehog --prefix acme > trufflehog.yaml\n"
-            "  msk-auth rules github             to be pasted into a custom pattern"
+            "  msk-auth rules github             to paste into a custom pattern"
         ),
     )
     rules.add_argument("scanner", choices=sorted(_SCANNERS))
-    rules.add_argument("--prefix", default="msk", help="what the keys begin with (msk)")
+    rules.add_argument("--prefix", default="msk", help="the keys' prefix (msk)")
     rules.set_defaults(run=_print_rules)
 
 
@@ -207,14 +207,16 @@ def _add_routes(commands: Any) -> None:
         examples=(
             "  msk-auth routes main:app --public /healthz --public 'POST /login'\n"
             "  msk-auth routes --factory shop.web:create_app --format json\n\n"
-            "The module is imported: run this only on code that you would run.\n"
-            "Exit code 1 means that a route declares no policy, or looks like administration of credentials\n"
-            "or users and lets API keys pass."
+            "The command imports the module: use it only on code that you trust.\n"
+            "Exit code 1 means that a route declares no policy, or accepts API keys although it looks like\n"
+            "administration of credentials or users."
         ),
     )
     routes.add_argument("app", metavar="MODULE:APP", help="the application, as for uvicorn")
-    routes.add_argument("--factory", action="store_true", help="APP is a function that makes it")
-    routes.add_argument("--app-dir", default=".", help="where the module is (.)")
+    routes.add_argument(
+        "--factory", action="store_true", help="APP is a function that makes the application"
+    )
+    routes.add_argument("--app-dir", default=".", help="the module's folder (.)")
     for name, summary in (
         ("public", "a public route, exactly as listed"),
         ("own-guard", "a route that the application guards itself"),
@@ -282,7 +284,7 @@ def _as_table(report: RouteReport) -> str:
 
 
 def _folded(routes: Sequence[AuditedRoute]) -> Iterator[AuditedRoute]:
-    """The routes without what a reader of the table knows: OPTIONS, HEAD beside GET, and each page of the documentation."""
+    """The routes of the table, without OPTIONS, HEAD beside GET, and the single pages of the documentation."""
     others = {route.path for route in routes if {*route.methods} - {"OPTIONS"}}
     pages: dict[str, list[AuditedRoute]] = {}
     for route in routes:
@@ -335,8 +337,8 @@ def _as_json(report: RouteReport) -> str:
 
 _EPILOG = """\
 exit codes:
-  0  nothing was found
-  1  something was found: a malformed key, a route without a policy
+  0  no problem was found
+  1  a problem was found: a malformed key, a route without a policy
   2  the command failed: wrong usage, an application that does not import
 
 Each command has examples: msk-auth routes --help
@@ -364,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: Without the program's name; None takes those of the process.
+        arguments: The arguments without the program's name; None means those of the process.
 
     Returns:
         The exit code.
@@ -374,7 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character gets its number instead of an error.
+            # If a terminal cannot show a character, print its number instead of an error.
             stream.reconfigure(errors="backslashreplace")
     given = build_parser().parse_args(arguments)
     try:

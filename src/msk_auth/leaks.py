@@ -1,4 +1,4 @@
-"""Receivers of reports of leaked keys, as GitHub's secret scanning sends them."""
+"""Receivers of GitHub's reports of leaked keys."""
 
 from __future__ import annotations
 

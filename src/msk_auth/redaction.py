@@ -1,6 +1,6 @@
 """Removes keys and tokens from log records.
 
-This library never logs them. An application, another library or a traceback may.
+This library never logs them, but an application, another library or a traceback may.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 __all__ = ["RedactingFilter", "redact"]
 
 # Both patterns are compiled on first use, since many programs never redact.
-# A JWT begins with the base64url of `{"`. What follows is matched as a whole and judged afterwards:
-# a pattern with the two dots would begin again at each `eyJ` of a hostile text, which takes time that grows with the
+# A JWT begins with the base64url of `{"`. The rest is matched as a whole and checked afterwards: a
+# pattern with the two dots would restart at each `eyJ` of a hostile text, in time that grows with the
 # square of its length.
 _MAYBE_JWT = r"eyJ[0-9A-Za-z_.-]*"
-# A key from the underscore before its id on, with any prefix. The first pattern may already have replaced a part of the
+# A key without its prefix, from the underscore before its id. The first pattern may already have replaced a part of the
 # secret that looks like the beginning of a JWT.
 _KEY = r"(_[0-9A-Za-z]{12}_)(?:[0-9A-Za-z]{20,}|[0-9A-Za-z]*\[JWT\])"
 
@@ -30,15 +30,15 @@ def _without_jwt(match: re.Match[str]) -> str:
 
 
 class RedactingFilter(logging.Filter):
-    """A filter for handlers: redacts all text of every record, its arguments and traceback included.
+    """A filter for handlers: redacts all text of every record, including its arguments and traceback.
 
-    Add it to handlers, not loggers: a logger's filters do not see the records of its children. ::
+    Add the filter to handlers, not loggers: a logger's filters do not see the records of its children. ::
 
         for handler in logging.getLogger().handlers:
             handler.addFilter(RedactingFilter())
 
-    Text in `extra` is redacted as well. The filter cannot redact what a formatter renders itself: other objects in `extra`,
-    and `exc_info` if the formatter ignores `exc_text`. Let such a formatter call :func:`redact`.
+    Text in `extra` is redacted as well. The filter cannot redact objects that a formatter renders itself: other objects in
+    `extra`, and `exc_info` if the formatter ignores `exc_text`. Let such a formatter call :func:`redact`.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -117,7 +117,7 @@ def test_inspect_asks_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -
 
 def test_inspect_nothing(run: Run) -> None:
     ran = run("inspect", stdin=" \n")
-    assert (ran.code, ran.err) == (2, "msk-auth: there is no key on standard input.\n")
+    assert (ran.code, ran.err) == (2, "msk-auth: the standard input has no key.\n")
 
 
 @pytest.mark.parametrize("key", [KEY[:-1], KEY[:-1] + "P", KEY.replace("_", ""), f"Bearer {KEY}"])

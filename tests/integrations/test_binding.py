@@ -135,7 +135,7 @@ class TestOneAdapterForSeveralApplications:
     def test_one_for_all_and_one_for_this(self, adapter: str) -> None:
         world = make_world()
         make = factory(adapter, adapter_of(adapter, world.blocking), nothing)
-        with pytest.raises(ConfigurationError, match="has an authenticator already"):
+        with pytest.raises(ConfigurationError, match="already has an authenticator"):
             make(world.blocking)
 
     @pytest.mark.skipif("litestar" not in ADAPTERS, reason="for Litestar")
@@ -317,7 +317,7 @@ class TestAnAuthenticatorBesideItsLoop:
 
         authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
         async with authenticator:
-            with pytest.raises(ConfigurationError, match="beside the event loop"):
+            with pytest.raises(ConfigurationError, match="without an event loop"):
                 await anyio.to_thread.run_sync(authenticator.await_lease_expiry)
             await authenticator.await_lease_expiry()
         # A thread with an event loop of its own may call it.

@@ -26,8 +26,10 @@ app = Flask(__name__, static_folder=None)
 auth = FlaskAuth(Authenticator(MemoryKeyStore(), find_owner=lambda _: None))
 admin = Blueprint("admin", __name__)
 """
-ABOVE = r"stands above its route and protects nothing\. Write the route first"
-NOTHING = r"declares no policy for GET, and what it belongs to is protected\. Decorate it with"
+ABOVE = r"is above its route and protects nothing\. Write the route first"
+NOTHING = (
+    r"declares no policy for GET, and its blueprint or application is protected\. Decorate it with"
+)
 
 WHEN_COMPLETE = {
     "a guard above its route": (
@@ -217,20 +219,20 @@ class TestAGuardInTheWrongPlace:
             return view()
 
         site.auth.require()(logged)
-        with pytest.raises(ConfigurationError, match="'tasks' stands above"):
+        with pytest.raises(ConfigurationError, match="'tasks' is above its route"):
             site.auth.check(site.app)
 
     def test_one_guard_below_and_one_above(self, site: Site) -> None:
         view = site.app.get("/tasks")(site.auth.require()(site.view("tasks")))
         site.auth.require_interactive()(view)
-        with pytest.raises(ConfigurationError, match="'tasks' stands above"):
+        with pytest.raises(ConfigurationError, match="'tasks' is above its route"):
             site.auth.check(site.app)
 
     def test_a_route_for_what_has_a_guard_elsewhere(self, site: Site) -> None:
         view = site.view("view")
         site.app.add_url_rule("/new", "new", site.auth.require()(view))
         site.app.add_url_rule("/old", "old", view)
-        with pytest.raises(ConfigurationError, match="'old' stands above"):
+        with pytest.raises(ConfigurationError, match="'old' is above its route"):
             site.auth.check(site.app)
         assert site.ask("GET", "/old", "jwt").status_code == 500
 
@@ -268,7 +270,7 @@ class TestWhatIsFoundBeforeTheFirstRequest:
     def test_a_test_of_the_application_sees_why(self, site: Site) -> None:
         self.expose(site)
         site.app.testing = True
-        with pytest.raises(ConfigurationError, match="'tasks' stands above its route"):
+        with pytest.raises(ConfigurationError, match="'tasks' is above its route"):
             site.ask("GET", "/tasks", "jwt")
 
     def test_a_view_that_comes_after_a_check(self, site: Site) -> None:

@@ -464,7 +464,7 @@ class TestSetUpsThatCannotWork:
     async def test_a_guard_of_another_adapter(self, site: Site) -> None:
         other = LitestarAuth(site.world.authenticator)
         for handler in (get("/", guards=[other.require()])(forgotten.fn), other.key_routes()):
-            with pytest.raises(ConfigurationError, match="a guard of another LitestarAuth"):
+            with pytest.raises(ConfigurationError, match="a guard of a different LitestarAuth"):
                 site.app(handler)
 
 

@@ -337,14 +337,14 @@ class TestPaths:
         ["", "*", "/*", "//", "/a/", "a", "^/a", "/a*", "/a/**", "/a/*/b", "/.*", "/a//b", None, 1],
     )
     async def test_another_form_is_an_error(self, world: World, entry: Any) -> None:
-        with pytest.raises(ConfigurationError, match="in paths is no path"):
+        with pytest.raises(ConfigurationError, match="in paths is not a path"):
             LitestarAuth(world.authenticator, paths={entry: None})
 
     @pytest.mark.parametrize("wrong", [False, "public", ["tasks:read"], object()])
     async def test_so_is_something_else_than_a_policy(self, world: World, wrong: Any) -> None:
-        with pytest.raises(ConfigurationError, match=r"paths\['/a'\] is no policy"):
+        with pytest.raises(ConfigurationError, match=r"paths\['/a'\] is not a policy"):
             LitestarAuth(world.authenticator, paths={"/a": wrong})
-        with pytest.raises(ConfigurationError, match="default is no policy"):
+        with pytest.raises(ConfigurationError, match="default is not a policy"):
             LitestarAuth(world.authenticator, default=wrong)
 
     async def test_the_error_of_a_silent_handler_names_them(self, world: World) -> None:
@@ -406,7 +406,7 @@ class TestARootGuard:
     ) -> None:
         auth = LitestarAuth(world.authenticator)
         other = LitestarAuth(world.authenticator)
-        with pytest.raises(ConfigurationError, match="another LitestarAuth"):
+        with pytest.raises(ConfigurationError, match="a different LitestarAuth"):
             application(auth, get("/", opt=auth.public)(silent.fn), guards=[other.require()])
 
 

@@ -1,5 +1,5 @@
-"""One rule: what waits is written here, once, as `async def`; what it decides is in the core.
+"""One rule: code that waits is written here, once, as `async def`; the core decides.
 
-`tools/generate_sync.py` generates `_sync` from it, but for what truly differs: `primitives` and `watch` are written by hand in
+`tools/generate_sync.py` generates `_sync` from this folder, except `primitives` and `watch`, which are written by hand in
 both halves.
 """

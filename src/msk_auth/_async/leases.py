@@ -1,17 +1,17 @@
-"""How requests use leases, and how a call that ends access waits for them: the rules are those of `msk_auth.leases`.
+"""Leases of requests, and the wait for them when a call ends access. `msk_auth.leases` has the rules.
 
-A call that ends access reads a register of leases to learn how long it has to wait. So the register must list every process
-that uses leases, and should drop those that have ended. This compares no clocks of two machines. Each process has an entry
+A call that ends access reads a register of leases to learn how long it must wait. So the register must list every process
+that uses leases, and should drop processes that have ended, without comparing clocks of two machines. Each process has an entry
 with a mark, which it changes:
 
 - **A process that grants leases** changes its mark at least every :data:`RECORD_SECONDS`, and reads the register at least
-  every :data:`LOOK_SECONDS`. If its entry is gone, or has another mark than the one that it wrote last, the database was
-  replaced by an older one, and the process writes a new entry.
-- **An entry is removed** by a process that has observed its mark unchanged for longer than twice `RECORD_SECONDS` and one such
-  lease, and only if the mark is still the same. The time between two reads counts for `RECORD_SECONDS` at most: a backup that
-  was restored in between may have brought the mark back.
-- **An entry that is gone** counts for as long as it would if its mark stood still, unless its process has written another: it may
-  have been lost with a backup that was restored.
+  every :data:`LOOK_SECONDS`. If its entry is missing, or does not have its latest mark, an older database
+  was restored, and the process writes a new entry.
+- **A process removes an entry** after it has observed the entry's mark unchanged for longer than twice `RECORD_SECONDS` and one
+  lease of the entry, and only if the mark is still the same. The time between two reads counts for `RECORD_SECONDS` at most: a
+  restored backup may have brought the mark back.
+- **A missing entry** counts as an entry with an unchanged mark, unless its process has written another: a restored backup may
+  have lost it.
 
 A process never writes the same mark twice, so a mark from after a restore differs from all marks from before.
 `docs/explanation/lease.md` has the argument.
@@ -54,14 +54,13 @@ LOOK_SECONDS: Final = 0.1
 """How long a process may grant leases after it saw its entry in the register."""
 
 MAX_WAIT_SECONDS: Final = 1.0
-"""How long a request waits for another request's verification before it makes its own: a read that hangs delays no other."""
-
-# After a failure no lease is granted for this long, so that not every request waits for the register.
+"""How long a request waits for another request's verification before it verifies itself: a hanging read delays no other."""
+# After a failure no lease is granted for this time, so that not every request waits for the register.
 _RETRY_SECONDS: Final = 1.0
 
 
 class _Confirmation(NamedTuple):
-    """What a process knows of its own entry. The times are from its monotonic clock, before each step."""
+    """A process's knowledge of its own entry. The times are from its monotonic clock, before each step."""
 
     recorded: RecordedLease | None
     recorded_at: float
@@ -69,11 +68,11 @@ class _Confirmation(NamedTuple):
 
 
 class _Observation(NamedTuple):
-    """What a process has seen of all entries.
+    """A process's observations of all entries.
 
     Attributes:
         read_at: The monotonic clock after the last read, in seconds.
-        unchanged: For how many seconds each entry was observed with the same mark, or gone.
+        unchanged: The seconds for which each entry was observed with the same mark, or missing.
     """
 
     read_at: float
@@ -81,11 +80,11 @@ class _Observation(NamedTuple):
 
 
 class LeaseRegisterView:
-    """The register as one process knows it; safe to use from several threads. A forked child begins without knowledge.
+    """The register as known to a process; thread-safe. A forked child begins without knowledge.
 
     Args:
-        register: The store's.
-        clock: Where the time comes from.
+        register: The store with the register.
+        clock: The source of time.
     """
 
     def __init__(self, register: AsyncKeyStore, clock: Clock) -> None:
@@ -103,7 +102,7 @@ class LeaseRegisterView:
         self._observation = _Observation(-math.inf, {})
 
     def allows_leases(self, at: float) -> bool:
-        """Whether leases may be granted for reads that begin at this time of the monotonic clock."""
+        """True if leases may be granted for reads that begin at this time of the monotonic clock."""
         _, recorded_at, seen_at = self._confirmation
         return at - recorded_at <= RECORD_SECONDS and at - seen_at <= LOOK_SECONDS
 
@@ -129,15 +128,15 @@ class LeaseRegisterView:
             )
 
     async def read(self) -> Collection[RecordedLease]:
-        """The leases that may be in use in any process, as far as this one has seen them. Others are removed."""
+        """The leases that may be in use in any process that this process has seen. Others are removed."""
         began = self._clock.monotonic()
         leases = await self._register.recorded_leases()
         ended = self._clock.monotonic()
         read_at, known = self._observation
-        # From after the last read to before this one. It is less than zero if another thread has read meanwhile.
+        # From after the last read to before this read. Negative if another thread has read meanwhile.
         passed = min(began - read_at, RECORD_SECONDS)
         holders = {self._holder, *(lease.holder for lease in leases)}
-        # A backup that was restored may lack a process that this one has seen. Another process may have removed it, too.
+        # A restored backup may lack a process that this process has seen. Another process may have removed it, too.
         lost = [lease for lease in known if lease.holder not in holders]
         unchanged = {
             lease: known[lease] + passed if lease in known else 0.0 for lease in (*leases, *lost)
@@ -163,18 +162,18 @@ class LeaseRegisterView:
 
 
 def _seconds_until_unused(duration: timedelta) -> float:
-    """For how long a mark has to be observed unchanged until every lease that was granted on it, or on a lost one, has ended."""
+    """How long a mark must be observed unchanged until every lease that was granted on it, or on a lost mark, has ended."""
     return (2 * RECORD_SECONDS + LOOK_SECONDS + duration.total_seconds()) * DRIFT
 
 
 class Attempt(NamedTuple, Generic[UserT]):
-    """How one request comes to a principal.
+    """A request's way to a principal.
 
     Attributes:
-        principal: What was verified before; None if this request has to verify.
+        principal: The cached principal; None if this request must verify.
         flight: Requests with the same credential wait for its end.
-        fingerprint: Of the credential.
-        began: When a lease began, on the monotonic clock in seconds; None if none was granted.
+        fingerprint: The fingerprint of the credential.
+        began: The beginning of a lease, on the monotonic clock in seconds; None if no lease was granted.
     """
 
     principal: Principal[UserT] | None = None
@@ -187,12 +186,12 @@ _WITHOUT_LEASE: Final[Attempt[Any]] = Attempt()
 
 
 class Leases(Generic[UserT]):
-    """What keeps the rules of `msk_auth.leases`.
+    """Implements the rules of `msk_auth.leases`.
 
     Args:
-        cache: What was verified; None if this process uses no lease.
-        store: Has the register of leases.
-        clock: Where the time comes from.
+        cache: The cache of verifications; None if this process uses no lease.
+        store: The store with the register of leases.
+        clock: The source of time.
     """
 
     def __init__(
@@ -207,18 +206,18 @@ class Leases(Generic[UserT]):
         self._register = LeaseRegisterView(store, clock)
 
     async def begin(self, presented: Presented | RequestLogins) -> Attempt[UserT]:
-        """Look for a credential in the cache, which there has to be, or wait for another request that verifies it.
+        """Look for a credential in the cache, which must exist, or wait for another request that verifies it.
 
-        If neither gives a principal, the caller verifies the credential and calls :meth:`keep`. In any case it calls
+        If there is no principal, the caller verifies the credential and calls :meth:`keep`. The caller always calls
         :meth:`end`.
         """
         cache = cast("LeaseCache[UserT]", self.cache)
-        # Nothing of a request identifies its login before the application was asked, so no lease covers it.
+        # Only the application can identify the login of a request, so no lease covers it.
         if isinstance(presented, RequestLogins):
             return _WITHOUT_LEASE
         header = usual_header(presented)
         usual = (header,)
-        # It may have been verified under another spelling of its header.
+        # The credential may have been verified with another spelling of its header.
         principal = cache.find(usual, checks_address=True)
         if principal is not None:
             return Attempt(principal)
@@ -232,7 +231,7 @@ class Leases(Generic[UserT]):
                     return Attempt(principal)
             if not self._register.allows_leases(self._clock.monotonic()):
                 await self._confirm(cache.duration)
-            # Rule 1: before the first read, and after each wait. Rule 5: whether a lease may begin at this moment.
+            # Rule 1: before the first read, and after each wait. Rule 5: may a lease begin at this time?
             began = self._clock.monotonic()
         except BaseException:
             self._single_flight.finish(flight)
@@ -254,12 +253,12 @@ class Leases(Generic[UserT]):
             )
 
     def end(self, attempt: Attempt[UserT]) -> None:
-        """Wake the requests that wait for this one, if it was to verify."""
+        """Wake the requests that wait for this request, if it verified."""
         if attempt.flight is not None:
             self._single_flight.finish(attempt.flight)
 
     async def wait_for(self, flight: Flight) -> None:
-        """Wait until another request's flight has ended, for so long at most that a read that hangs delays no other."""
+        """Wait until another request's flight has ended, for a bounded time, so that a hanging read delays no other."""
         await primitives.wait_for_event(flight.finished, MAX_WAIT_SECONDS)
 
     async def _confirm(self, duration: timedelta) -> None:
@@ -273,7 +272,7 @@ class Leases(Generic[UserT]):
             self._single_flight.finish(flight)
 
     async def await_expiry(self) -> None:
-        """Wait until no process can use anything that it read before this call."""
+        """Wait until no process can use reads from before this call."""
         if self.cache is not None:
             self.cache.clear()
         await self._clock.async_sleep(seconds_to_wait(await self._longest()))
@@ -286,5 +285,5 @@ class Leases(Generic[UserT]):
             what = "could not read the longest lease; waiting for the allowed maximum"
             log_failure(logging.WARNING, what, error)
             return None
-        # Rule 7: at least its own, whether the register lists it or not.
+        # Rule 7: at least its own lease, even if the register does not list it.
         return max(own, *(lease.duration for lease in in_use)) if in_use else own

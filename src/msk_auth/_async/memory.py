@@ -1,4 +1,4 @@
-"""Keys in the memory of one process: for tests, experiments, and as the model of what a store does."""
+"""Keys in the memory of one process: for tests, experiments, and as a model of a store."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from . import primitives
 
 
 class AsyncMemoryKeyStore:
-    """An :class:`~msk_auth.stores.AsyncKeyStore` in a dictionary; safe to use from several threads.
+    """An :class:`~msk_auth.stores.AsyncKeyStore` in a dictionary; thread-safe.
 
     Args:
-        on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
-            What it raises undoes the write. It must not use the store, which waits for it.
+        on_change: Called inside each write that changes a key, with None in place of a connection, and the event.
+            An exception undoes the write. The hook must not use the store, which waits for it.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class AsyncMemoryKeyStore:
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
-        # Of its own: a hook that waits must not keep verifications from the register.
+        # A separate lock: a hook that waits must not keep verifications from the register.
         self._lease_lock = threading.Lock()
 
     async def find(self, key_id: str) -> ApiKey | None:
@@ -57,7 +57,7 @@ class AsyncMemoryKeyStore:
 
         Raises:
             KeyLimitReached: The owner would have more active keys than allowed.
-            ValueError: There is a key with this id.
+            ValueError: A key with this id exists.
         """
         self._check_change(change)
         async with primitives.holding(self._lock):
@@ -148,7 +148,7 @@ class AsyncMemoryKeyStore:
         Raises:
             KeyNotActive: The predecessor is revoked, expired or already rotated.
             KeyLimitReached: The owner would have more active keys than allowed.
-            ValueError: There is a key with the successor's id.
+            ValueError: A key with the successor's id exists.
         """
         self._check_change(change)
         async with primitives.holding(self._lock):
@@ -221,7 +221,7 @@ class AsyncMemoryKeyStore:
     async def _commit(
         self, record: ApiKey, changes: Mapping[str, ApiKey], change: KeyChange | None
     ) -> ApiKey:
-        """Store the changed records, if the hook takes what they mean."""
+        """Store the changed records, unless the hook raises."""
         if self.on_change is not None and change is not None and changes:
             await primitives.call_on_change(self.on_change, change(record))
         self._records.update(changes)
@@ -250,7 +250,7 @@ class AsyncMemoryKeyStore:
         predecessor: ApiKey | None = None,
     ) -> Mapping[str, ApiKey]:
         if record.id in self._records:
-            raise ValueError("there is a key with this id already")
+            raise ValueError("a key with this id already exists")
         changes = {record.id: record}
         if predecessor is not None:
             changes[predecessor.id] = predecessor

@@ -1,7 +1,7 @@
-"""The store, the look-ups, the hooks and the clock of the application, as the operations on keys reach them.
+"""Calls the store, the look-ups, the hooks and the clock of the application for the operations on keys.
 
-Every exception of theirs but a :class:`~msk_auth.errors.Problem` becomes :class:`~msk_auth.errors.StoreUnavailable`: fail closed. It does so here and
-nowhere else, so that no operation can forget it.
+Every exception other than a :class:`~msk_auth.errors.Problem` becomes :class:`~msk_auth.errors.StoreUnavailable`: fail closed. This
+happens only here, so that no operation can forget it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def _fail_closed(function: Callable[P, Awaitable[T]], *args: P.args, **kwa
 
 
 class _FailsClosed:
-    """An object whose methods raise problems only."""
+    """An object whose methods raise only problems."""
 
     def __init__(self, inner: object) -> None:
         self._inner = inner
@@ -52,13 +52,13 @@ def _failing_closed(inner: T) -> T:
 
 
 class AsyncPorts(Generic[UserT]):
-    """What the operations on keys reach.
+    """The application's parts that the operations on keys call.
 
     Attributes:
-        store: The application's, as the others are.
-        look_ups: See there.
-        verifier: See there.
-        leases: See there.
+        store: The store.
+        look_ups: See :class:`AsyncLookUps`.
+        verifier: See :class:`AsyncVerifier`.
+        leases: See :class:`Leases`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AsyncPorts(Generic[UserT]):
         self._on_event = on_event
 
     def now(self) -> datetime:
-        """The moment."""
+        """The current time."""
         try:
             return self._clock.now()
         except Exception as error:
@@ -102,9 +102,9 @@ class AsyncPorts(Generic[UserT]):
     async def revoke_all(
         self, records: Sequence[ApiKey], at: datetime, change: KeyChange
     ) -> list[ApiKey | None]:
-        """Revoke keys at the price of one wait. The result is None for a key that its owner has deleted, which revoked it.
+        """Revoke keys with a single wait. The result is None for a deleted key, which is revoked already.
 
-        Also those that are revoked already: the call that revoked them may still wait for leases to end, and this one must
+        Revoked keys are included: the call that revoked them may still wait for leases to end, and this call must
         not return earlier.
         """
         revoked = [

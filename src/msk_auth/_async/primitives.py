@@ -1,7 +1,7 @@
-"""What truly differs between awaiting and blocking, written by hand; `_sync.primitives` has the same names.
+"""The handwritten differences between awaiting and blocking; `_sync.primitives` has the same names.
 
-`asyncio` takes as long to import as the rest of the library, and a blocking application does not need it. The functions
-import it, where an event loop runs.
+`asyncio` takes as long to import as the rest of the library, and a blocking application does not need it. So the functions
+import it, when an event loop runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ P = ParamSpec("P")
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
 """The result of a function of the application that may be async."""
 
-# How many Argon2id verifications of imported keys run at once: each takes a core and 19 MiB.
+# The number of concurrent Argon2id verifications of imported keys: each takes a core and 19 MiB.
 _SLOW_AT_ONCE: Final = 2
 
 _PAUSE_SECONDS: Final = 0.001
@@ -46,7 +46,7 @@ def refuse_async(_functions: Mapping[str, object]) -> None:
 
 
 async def result_of(answer: MaybeAwaitable[T]) -> T:
-    """What a function of the application returned, awaited if it has to be."""
+    """The result of a function of the application, awaited if necessary."""
     return await cast("Awaitable[T]", answer) if isinstance(answer, Awaitable) else answer
 
 
@@ -59,21 +59,21 @@ async def call_on_change(
 
 
 def make_event() -> asyncio.Event:
-    """What requests wait for that need the work of another one."""
+    """An event for requests that wait for the work of another request."""
     import asyncio
 
     return asyncio.Event()
 
 
 def scope() -> Hashable:
-    """What the requests that may wait for each other have in common: their event loop."""
+    """The common scope of requests that may wait for each other: their event loop."""
     import asyncio
 
     return asyncio.get_running_loop()
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, for so long at most."""
+    """Wait until an event is set, at most this long."""
     import asyncio
 
     with suppress(TimeoutError):
@@ -82,14 +82,14 @@ async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
 
 
 async def wait_for_future(future: Future[None], seconds: float) -> None:
-    """Wait until a future is done, for so long at most. It cancels nothing: other requests wait for the same."""
+    """Wait until a future is done, at most this long, without cancelling it: other requests wait for it too."""
     import asyncio
 
     await asyncio.wait([asyncio.wrap_future(future)], timeout=seconds)
 
 
 class _SlowThreads:
-    """Threads for what takes a core for long. They serve every event loop of the process."""
+    """Threads for long computations. They serve every event loop of the process."""
 
     def __init__(self) -> None:
         self.executor: ThreadPoolExecutor | None = None
@@ -104,7 +104,7 @@ _slow: Final = _SlowThreads()
 
 
 async def run_slowly(work: Callable[..., T], *arguments: Any) -> T:
-    """The result of a function that takes a core for long, in a thread of its own."""
+    """The result of a long computation, in a separate thread."""
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
@@ -115,9 +115,9 @@ async def run_slowly(work: Callable[..., T], *arguments: Any) -> T:
 
 @asynccontextmanager
 async def holding(lock: threading.Lock) -> AsyncGenerator[None]:
-    """Hold a lock that several event loops share, which one of asyncio cannot be.
+    """Hold a lock that several event loops share; locks of asyncio cannot be shared.
 
-    Only a hook that waits keeps it for longer than a few microseconds.
+    Only a hook that waits keeps the lock for longer than a few microseconds.
     """
     import asyncio
 
@@ -130,9 +130,9 @@ async def holding(lock: threading.Lock) -> AsyncGenerator[None]:
 
 
 def is_beside_loop() -> bool:
-    """True in a thread that runs no event loop, such as the one in which a framework runs a `def` route.
+    """True in a thread without an event loop, such as a framework's thread for a `def` route.
 
-    The main thread is none of these: a test or a script may start a loop there.
+    Always False in the main thread: a test or a script may start a loop there.
     """
     import asyncio
 
@@ -144,24 +144,24 @@ def is_beside_loop() -> bool:
 
 
 def awaited(method: Callable[Concatenate[SelfT, P], R]) -> Callable[Concatenate[SelfT, P], R]:
-    """Refuse a call from a `def` route, which cannot await it: access would stay as it is, without an error."""
+    """Refuse a call from a `def` route, which cannot await it: access would stay unchanged, without an error."""
 
     @functools.wraps(method)
     def called(self: SelfT, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.is_open and is_beside_loop():
             raise ConfigurationError(
-                f"{method.__name__} was called in a thread beside the event loop, where nothing awaits it, so it would"
+                f"{method.__name__} was called in a thread without an event loop, which cannot await it, so it would"
                 " do nothing. Await it in an `async def` route, or build a synchronous application on Authenticator."
             )
         return method(self, *args, **kwargs)
 
-    # Known to Python from 3.12 on, for code that asks whether a function has to be awaited.
+    # Since Python 3.12, for code that checks whether a function must be awaited.
     mark: Any = getattr(inspect, "markcoroutinefunction", None)
     return called if mark is None else mark(called)
 
 
 class AsyncLifecycle(BaseAuthenticator[UserT]):
-    """What an authenticator does between its opening and its closing: one task for each event loop flushes it."""
+    """The lifecycle of an open authenticator: a task for each event loop flushes it."""
 
     _watches: AsyncWatches[UserT]
 
@@ -181,11 +181,11 @@ class AsyncLifecycle(BaseAuthenticator[UserT]):
             loop = asyncio.get_running_loop()
         except RuntimeError as error:
             raise ConfigurationError(
-                "AsyncAuthenticator runs on asyncio, and this event loop is another one, such as trio's. Run the application"
+                "AsyncAuthenticator needs asyncio, and this event loop is another one, such as trio's. Run the application"
                 " on asyncio: anyio.run(…, backend='asyncio'), or the worker class asyncio or uvloop of Hypercorn."
             ) from error
         self._open_issuers()
-        # An application and its adapter may both open it.
+        # An application and its adapter may both open the authenticator.
         if loop not in self._flushers:
             self._flushers[loop] = loop.create_task(self._flush_forever(), name="msk_auth flush")
         return self
@@ -208,12 +208,12 @@ class AsyncLifecycle(BaseAuthenticator[UserT]):
         await self.flush()
 
     def _begin_closed(self) -> None:
-        # A task can be awaited only on its own loop, so each loop has one. A loop changes no entry but its own.
+        # A task can be awaited only on its own loop, so each loop has a task. A loop changes only its own entry.
         self._flushers: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         after_fork_in_child(self._leave_the_parents_flushers)
 
     def _leave_the_parents_flushers(self) -> None:
-        # They never run in the child. Destroying their loops would close sockets and selectors of the parent.
+        # The parent's tasks never run in the child. Destroying their loops would close sockets and selectors of the parent.
         abandon(self._flushers)
         self._flushers = {}
 
@@ -225,4 +225,4 @@ class AsyncLifecycle(BaseAuthenticator[UserT]):
             await self.flush()
 
     def _note_flush(self) -> None:
-        """The task above measures its own time."""
+        """Nothing to do: the flushing task measures its own time."""

@@ -1,4 +1,4 @@
-"""The protocol of a store of API keys, and of what it may add. `core.store` has the promises that it keeps."""
+"""The protocol of a store of API keys, with its optional methods. `core.store` has the promises of a store."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class AsyncKeyStore(Protocol):
 
     The methods that change a key take `change`. A store without an `on_change` ignores it.
 
-    A store may also have `async def find_many(key_ids: Sequence[str]) -> Sequence[ApiKey]`: the records with these ids that
-    exist, in any order, as :meth:`find` reads them. Look-ups that arrive together then share one round trip. Each id comes at
-    most once, up to `msk_auth.batching.MAX_BATCH` of them; the read begins after the call.
+    A store may also have `async def find_many(key_ids: Sequence[str]) -> Sequence[ApiKey]`: the existing records with these
+    ids, in any order, as from :meth:`find`. Concurrent look-ups then share a round trip. The ids are unique, up to
+    `msk_auth.batching.MAX_BATCH` of them; the read must begin after the call.
     """
 
     async def find(self, key_id: str) -> ApiKey | None:
-        """The record with this id, deleted ones included, from the authoritative copy; None if there is none."""
+        """The record with this id, even if deleted, from the primary copy; None if it does not exist."""
         ...
 
     async def insert(
@@ -36,16 +36,15 @@ class AsyncKeyStore(Protocol):
         """Add a record.
 
         Args:
-            record: Its id must be new.
-            max_active: How many active keys the owner may have afterwards; None means any number.
-            now: The moment at which "active" is judged.
-            change: Makes the events for `on_change`, from the record as the write leaves it. The store calls it, and
-                `on_change` for each of its events in order, before the commit, if the write has changed something.
-                A write that changes nothing calls neither.
+            record: The record, with a new id.
+            max_active: The number of active keys that the owner may have afterwards; None means any number.
+            now: The time at which "active" is computed.
+            change: Makes the events for `on_change`, from the record after the write. If the write has changed something, the
+                store calls `change`, and then `on_change` for each of the events in order, before the commit.
 
         Raises:
-            KeyLimitReached: The owner would have more; nothing was written.
-            Exception: What `on_change` raised; nothing was written.
+            KeyLimitReached: The owner would have more active keys; nothing was written.
+            Exception: The exception of `on_change`; nothing was written.
         """
         ...
 
@@ -56,30 +55,29 @@ class AsyncKeyStore(Protocol):
     async def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """Set `revoked_at` to `at` unless it is set already, which is then no change.
+        """Set `revoked_at` to `at`, unless it is already set: then nothing changes.
 
         Args:
-            key_id: Of the key.
-            owner_id: Of its owner.
-            at: The moment of revocation.
+            key_id: The id of the key.
+            owner_id: The id of its owner.
+            at: The time of the revocation.
             change: As for :meth:`insert`.
 
         Returns:
-            The record as it is now, or None if the owner has no such key (a deleted one counts as
-            none).
+            The record after the write, or None if the owner has no such key, or the key is deleted.
         """
         ...
 
     async def delete(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """Revoke as by :meth:`revoke`, and set `deleted_at`. Arguments and result are as there."""
+        """Revoke the key and set `deleted_at`. Arguments and result are as for :meth:`revoke`."""
         ...
 
     async def expire(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """Set `expires_at` to `at` unless it is earlier, which is then no change.
+        """Set `expires_at` to `at`, unless it is earlier: then nothing changes.
 
         Arguments and result are as for :meth:`revoke`.
         """
@@ -103,31 +101,31 @@ class AsyncKeyStore(Protocol):
         Args:
             key_id: The predecessor; its owner is `successor.owner_id`.
             successor: The new record.
-            ends_at: When the predecessor stops working.
-            max_active: As for :meth:`insert`, a predecessor that lives on counted in.
-            now: The moment at which "active" is judged.
-            change: As for :meth:`insert`, from the predecessor as the rotation leaves it.
+            ends_at: The time when the predecessor stops working.
+            max_active: As for :meth:`insert`, including a predecessor that is still active.
+            now: The time at which "active" is computed.
+            change: As for :meth:`insert`, from the predecessor after the rotation.
 
         Returns:
-            The predecessor as it is now, or None if the owner has no such key.
+            The predecessor after the write, or None if the owner has no such key.
 
         Raises:
             KeyNotActive: The predecessor is revoked, expired or already rotated; nothing was
                 written.
-            KeyLimitReached: The owner would have more; nothing was written.
+            KeyLimitReached: The owner would have more active keys; nothing was written.
         """
         ...
 
     async def update(
         self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """Set these fields of a key of any state, and no other column.
+        """Set these fields of a key in any state, and no other column.
 
-        If all of them have these values already, it is no change. Arguments and result are as for :meth:`revoke`.
+        If all of them already have these values, nothing changes. Arguments and result are as for :meth:`revoke`.
 
         Args:
-            key_id: Of the key.
-            owner_id: Of its owner.
+            key_id: The id of the key.
+            owner_id: The id of its owner.
             fields: The new values, at least one.
             change: As for :meth:`insert`.
         """
@@ -138,7 +136,7 @@ class AsyncKeyStore(Protocol):
         ...
 
     async def replace_digest(self, key_id: str, *, old: str, new: str) -> None:
-        """Change the digest from `old` to `new`; do nothing if it is not `old` any more."""
+        """Change the digest from `old` to `new`; do nothing if it is no longer `old`."""
         ...
 
     async def list_all(
@@ -146,12 +144,12 @@ class AsyncKeyStore(Protocol):
     ) -> Sequence[ApiKey]:
         """The keys of all owners that are not deleted, ordered by `(owner_id, created_at, id)`, the greatest first.
 
-        Owners and ids are compared by their code points. The time must not grow with the number of keys.
+        Owners and ids are compared by code points. The time must not grow with the number of keys.
 
         Args:
-            after: Where the previous page ended: `(owner_id, created_at, id)` of its last record, which need not be there
-                any more. None means from the start.
-            limit: How many at most.
+            after: The end of the previous page: `(owner_id, created_at, id)` of its last record, which may have been deleted.
+                None means from the start.
+            limit: The maximum number of records.
         """
         ...
 
@@ -165,20 +163,20 @@ class AsyncKeyStore(Protocol):
     async def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
-        """Set `announced_days`, unless it is that or less already, or the key is revoked or replaced: that is no change.
+        """Set `announced_days`, unless it is already equal or less, or the key is revoked or replaced: then nothing changes.
 
         Args:
-            key_id: Of the key.
+            key_id: The id of the key.
             days: The new value.
             change: As for :meth:`insert`.
 
         Returns:
-            The record if this call changed it, else None: of several calls at once, only one announces the key.
+            The record if this call changed it, otherwise None: of several concurrent calls, only one announces the key.
         """
         ...
 
     async def recorded_leases(self) -> Collection[RecordedLease]:
-        """All entries of the register of leases, in any order, from the authoritative copy."""
+        """All entries of the register of leases, in any order, from the primary copy."""
         ...
 
     async def record_lease(self, lease: RecordedLease) -> None:

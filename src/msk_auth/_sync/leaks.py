@@ -24,9 +24,9 @@ class GitHubLeakReceiver:
     """Receives reports with an :class:`~msk_auth.Authenticator`.
 
     Args:
-        authenticator: Revokes.
+        authenticator: The authenticator that revokes the keys.
         fetch_keys: Fetches :data:`GITHUB_KEYS_URL` and returns the body of a 200 response; raises on any other response.
-            It has to bound its time, and may stop reading after 262,144 bytes: a longer list is refused.
+            It must end in bounded time, and may stop reading after 262,144 bytes: a longer list is refused.
     """
 
     def __init__(
@@ -47,22 +47,22 @@ class GitHubLeakReceiver:
     def receive(
         self, body: bytes, *, key_identifier: str | None, signature: str | None
     ) -> tuple[dict[str, str], ...]:
-        """Revoke what a report names.
+        """Revoke the keys of a report.
 
         Args:
-            body: Exactly as it was sent.
+            body: The body, exactly as sent.
             key_identifier: The header `Github-Public-Key-Identifier`; None unless it is present exactly once.
             signature: The header `Github-Public-Key-Signature`, likewise.
 
         Returns:
-            The response to GitHub, to be sent as JSON: for each match that has a token, in the order of the report, the
-            `token_hash` (SHA-256 of the match, in hexadecimal), the `token_type` (as it was sent), and the `label`:
-            `true_positive` for a key of this application, in any state, else `false_positive`.
+            The response to GitHub, to send as JSON: for each match with a token, in the order of the report, the
+            `token_hash` (SHA-256 of the match, in hexadecimal), the `token_type` (as sent), and the `label`:
+            `true_positive` for a key of this application, in any state, otherwise `false_positive`.
 
         Raises:
             Forbidden: The body is not signed by GitHub.
             SigningKeysUnavailable: GitHub's keys could not be fetched, so the signature cannot be verified.
-            InputInvalid: The body is no report, or too long.
+            InputInvalid: The body is not a report, or too long.
             StoreUnavailable: The store did not answer; some keys may be revoked. GitHub may send the report again.
         """
         identifier, made = read_signature(key_identifier, signature)

@@ -1,5 +1,5 @@
 # Generated from src/msk_auth/_async/memory.py by tools/generate_sync.py: change that, and run this.
-"""Keys in the memory of one process: for tests, experiments, and as the model of what a store does."""
+"""Keys in the memory of one process: for tests, experiments, and as a model of a store."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from . import primitives
 
 
 class MemoryKeyStore:
-    """An :class:`~msk_auth.stores.KeyStore` in a dictionary; safe to use from several threads.
+    """An :class:`~msk_auth.stores.KeyStore` in a dictionary; thread-safe.
 
     Args:
-        on_change: Called inside each write that changes a key, with None, since there is no connection, and the event.
-            What it raises undoes the write. It must not use the store, which waits for it.
+        on_change: Called inside each write that changes a key, with None in place of a connection, and the event.
+            An exception undoes the write. The hook must not use the store, which waits for it.
     """
 
     def __init__(self, *, on_change: Callable[[None, KeyEvent], None] | None = None) -> None:
@@ -37,7 +37,7 @@ class MemoryKeyStore:
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
-        # Of its own: a hook that waits must not keep verifications from the register.
+        # A separate lock: a hook that waits must not keep verifications from the register.
         self._lease_lock = threading.Lock()
 
     def find(self, key_id: str) -> ApiKey | None:
@@ -56,7 +56,7 @@ class MemoryKeyStore:
 
         Raises:
             KeyLimitReached: The owner would have more active keys than allowed.
-            ValueError: There is a key with this id.
+            ValueError: A key with this id exists.
         """
         self._check_change(change)
         with primitives.holding(self._lock):
@@ -145,7 +145,7 @@ class MemoryKeyStore:
         Raises:
             KeyNotActive: The predecessor is revoked, expired or already rotated.
             KeyLimitReached: The owner would have more active keys than allowed.
-            ValueError: There is a key with the successor's id.
+            ValueError: A key with the successor's id exists.
         """
         self._check_change(change)
         with primitives.holding(self._lock):
@@ -216,7 +216,7 @@ class MemoryKeyStore:
     def _commit(
         self, record: ApiKey, changes: Mapping[str, ApiKey], change: KeyChange | None
     ) -> ApiKey:
-        """Store the changed records, if the hook takes what they mean."""
+        """Store the changed records, unless the hook raises."""
         if self.on_change is not None and change is not None and changes:
             primitives.call_on_change(self.on_change, change(record))
         self._records.update(changes)
@@ -245,7 +245,7 @@ class MemoryKeyStore:
         predecessor: ApiKey | None = None,
     ) -> Mapping[str, ApiKey]:
         if record.id in self._records:
-            raise ValueError("there is a key with this id already")
+            raise ValueError("a key with this id already exists")
         changes = {record.id: record}
         if predecessor is not None:
             changes[predecessor.id] = predecessor

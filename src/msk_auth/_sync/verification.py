@@ -1,5 +1,5 @@
 # Generated from src/msk_auth/_async/verification.py by tools/generate_sync.py: change that, and run this.
-"""From a credential to its principal: the look-ups, and between them the decisions of `core.authentication`, in its order."""
+"""From a credential to its principal: the look-ups, and between them the decisions of `core.authentication`, in order."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ F = TypeVar("F")
 
 
 class _Keys(Protocol):
-    """Finds a key: a store, or what batches the look-ups of one."""
+    """Finds a key: a store, or a batching reader of a store."""
 
     def find(self, key_id: str, /) -> ApiKey | None: ...
 
 
 class LookUps(Generic[UserT]):
-    """Looks up keys, owners and sessions. Each result has the id that was asked for: no caller has to check it.
+    """Looks up keys, owners and sessions. Each result has the requested id: callers need not check it.
 
     Args:
         store: Stores the keys.
-        find_owner: The application's function, as the others are.
-        find_external_owner: None if there is none.
-        find_session: None if there is none.
+        find_owner: The application's function, like the others.
+        find_external_owner: The function, or None.
+        find_session: The function, or None.
 
     Attributes:
         read_owner: The application's `find_owner`.
@@ -83,7 +83,7 @@ class LookUps(Generic[UserT]):
         self._find_session = find_session
 
     def in_session(self, request: RequestSession) -> LookUps[UserT]:
-        """These look-ups for one request: they read the owner in its session."""
+        """These look-ups for one request, which read the owner in its session."""
         there = copy(self)
         there.read_owner = in_session_of(request, self.read_owner)
         there.read_external_owner = in_session_of(request, self.read_external_owner)
@@ -97,7 +97,7 @@ class LookUps(Generic[UserT]):
         return found
 
     def find_owner(self, owner_id: str, /) -> Owner[UserT] | None:
-        """The application's user with an id; None also for an id that its function cannot read."""
+        """The application's user with an id; None also for an id that the application's function cannot read."""
         found = _found_by("find_owner", self.read_owner, owner_id, Owner)
         if found is not None and not is_same_id(found.id, owner_id):
             raise WrongRecord("an owner")
@@ -118,11 +118,11 @@ class LookUps(Generic[UserT]):
 def _found_by(
     name: str, find: Callable[[T], F | None] | None, sought: T, kind: type[F]
 ) -> F | None:
-    """What a function of the application finds; None also for an id that it cannot read, and without a function.
+    """The result of a look-up function of the application; None also for an id that it cannot read, and without a function.
 
     Raises:
-        TypeError: It returned another type, such as the application's own user.
-        StoreUnavailable: It failed: see `look_up_failed`.
+        TypeError: The function returned another type, such as the application's own user.
+        StoreUnavailable: The function failed: see `look_up_failed`.
     """
     if find is None:
         return None
@@ -142,7 +142,7 @@ _REST_OF_SECOND: Final = timedelta(microseconds=999_999)
 
 
 class Reads(Protocol):
-    """What a verification looks up. Each result has the id that was asked for."""
+    """The look-ups of a verification. Each result has the requested id."""
 
     def find_key(self, key_id: str, /) -> ApiKey | None: ...
     def find_session(self, session_id: str, /) -> Session | None: ...
@@ -153,11 +153,11 @@ class Reads(Protocol):
 class Verifier:
     """Verifies credentials (steps 3 to 5 of `core.authentication`).
 
-    What a look-up raises goes through: the caller makes a refusal of it.
+    Exceptions of look-ups propagate: the caller turns them into a refusal.
 
     Args:
-        rules: What the application configured.
-        reads: Its look-ups.
+        rules: The application's configuration.
+        reads: The look-ups.
     """
 
     def __init__(self, rules: Rules, reads: Reads) -> None:
@@ -165,11 +165,11 @@ class Verifier:
         self._reads = reads
 
     def authenticate(self, presented: Presented | RequestLogins, now: datetime) -> Authenticated:
-        """Turn what a request presents into a principal (steps 3 to 5)."""
+        """Turn the credential of a request into a principal (steps 3 to 5)."""
         match presented:
             case KeyValue():
                 record = self.verify_key(presented)
-                # From here on the caller holds the right secret and may learn why it does not work.
+                # From here on the caller has the right secret and may learn the reason of a refusal.
                 principal = self._act_by_key(record, now)
                 upgrade: tuple[str, str] | None = None
                 if self._rules.hasher.needs_rehash(record.digest):
@@ -208,10 +208,10 @@ class Verifier:
         """The record of a presented key with the right secret, in any state.
 
         An unknown id and a wrong secret take the same path, which branches only at its end. So neither the answer nor its time
-        reveals which of the two it was.
+        reveals the difference.
 
         Raises:
-            CredentialRefused: `key_unknown`: there is no such key, or the secret is wrong.
+            CredentialRefused: `key_unknown`: the key does not exist, or the secret is wrong.
         """
         credential = presented.reveal()
         record = self._reads.find_key(presented.id)
@@ -236,7 +236,7 @@ class Verifier:
             except CredentialRefused as refusal:
                 if refusal.code not in {"token_invalid", "token_expired"}:
                     raise
-                # It may be of another kind, or for another audience, that the application configured for the same issuer.
+                # Another configuration of the same issuer may accept the token, for another kind or audience.
                 refusals.append(refusal)
             else:
                 if verified is not None:
@@ -266,7 +266,7 @@ class Verifier:
         """The principal of a verified token or a login (steps 3 to 5, from the session on)."""
         valid_until = verified.expires_at
         if self._rules.checks_sessions and verified.has_session:
-            # Another issuer has no sessions here, so this subject is the id of an owner.
+            # Another issuer's logins have no sessions here, so this subject is the id of an owner.
             if verified.session_id is None or not isinstance(verified.subject, str):
                 raise CredentialRefused("token_invalid")
             session = self._find_open_session(verified.session_id, verified.subject, now)
@@ -294,18 +294,18 @@ class Verifier:
         if session.expires_at is not None and now >= session.expires_at:
             raise CredentialRefused(
                 "token_revoked",
-                "This login was idle for too long or has reached its longest time. Log in again.",
+                "This login was idle for too long or has reached its maximum age. Log in again.",
             )
         return session
 
     def verify_again(self, principal: Principal[Any], now: datetime) -> Principal[Any]:
-        """The principal, now, of a credential that was verified before, or for which a reference stands (steps 3 to 5).
+        """The current principal of a credential that was verified before, or of a reference (steps 3 to 5).
 
-        This needs no secret: it was right, and the public ids find all that has changed since.
+        This needs no secret: it was verified before, and the public ids find all later changes.
 
         Raises:
             CredentialRefused, Forbidden: A request with the same credential would be refused now.
-            ConfigurationError: A reference ends with its session, and sessions cannot be looked up here.
+            ConfigurationError: A reference ends with its session, and this authenticator cannot look up sessions.
         """
         owner_id = principal.owner.id
         if principal.key_id is not None:
@@ -313,7 +313,7 @@ class Verifier:
             if record is None or not is_same_id(record.owner_id, owner_id):
                 raise CredentialRefused("key_unknown", key_id=principal.key_id)
             again = self._act_by_key(record, now)
-            # Work that outlives its request has no address: the key was presented at one when the reference was made.
+            # Work that outlives its request has no address: the request that made the reference had an allowed address.
             return (
                 replace(again, resumed=True)
                 if principal.resumed
@@ -326,12 +326,12 @@ class Verifier:
                 self._find_open_session(principal.session_id, owner_id, now)
             elif principal.resumed:
                 raise ConfigurationError(
-                    "The reference ends with a session, and this authenticator looks none up. Give it the find_session of"
-                    " the application that made the reference."
+                    "The reference ends with a session, and this authenticator cannot look up sessions. Give it the find_session"
+                    " of the application that made the reference."
                 )
         subject = owner_id if principal.identity is None else principal.identity
         owner = self._find_owner_of_login(subject, principal.authenticated_at)
-        # The application may have given an external identity to another owner since.
+        # The application may have given an external identity to another owner meanwhile.
         if owner.id != owner_id:
             raise CredentialRefused("token_revoked")
         return replace(principal, owner=owner, permissions=within(owner, principal.scopes))
@@ -343,12 +343,12 @@ class Verifier:
         if isinstance(subject, str):
             owner = self._reads.find_owner(subject)
             if authenticated_at is not None:
-                # A token's times are whole seconds: the login was within the one that follows, and the owner may have begun
-                # in it.
+                # A token's times are whole seconds: the login was within the following second, and the owner may have been
+                # created in it.
                 made_at = authenticated_at + _REST_OF_SECOND
         else:
-            # No issuer gives a subject to another person later (OpenID Connect Core, section 2), and the owner may have been
-            # made by this very look-up, after the login.
+            # No issuer gives a subject to another person later (OpenID Connect Core, section 2), and this look-up may create
+            # the owner, after the login.
             owner = self._reads.find_external_owner(subject)
         if not stands(owner, self._rules, made_at):
             raise CredentialRefused("token_revoked")
@@ -357,18 +357,18 @@ class Verifier:
     def _first_login(
         self, functions: Iterable[Callable[[Any], object]], subject: object, now: datetime
     ) -> VerifiedToken | None:
-        """What the first login stands for that one of the functions returns; None if all say "not mine".
+        """The first login that one of the functions returns; None if all return None.
 
         Args:
-            functions: The application's.
-            subject: The credential or the request that they take.
-            now: The moment.
+            functions: The application's functions.
+            subject: Their argument: the credential or the request.
+            now: The current time.
 
         Raises:
-            CredentialRefused: It has ended.
-            LoginFailed: A function raised something else than a problem.
-            NotALogin: The result is of the wrong type, or lies in the future.
-            Problem: What a function raised.
+            CredentialRefused: The login has ended.
+            LoginFailed: A function raised an exception other than a problem.
+            NotALogin: The result has the wrong type, or is in the future.
+            Problem: A problem that a function raised.
         """
         for function in functions:
             name = name_of(function)
@@ -377,7 +377,7 @@ class Verifier:
             except Problem:
                 raise
             except ConfigurationError as error:
-                # Of the library, such as `Login(7)`: its messages show no values.
+                # Raised by the library, such as by `Login(7)`: its messages show no values.
                 raise NotALogin(f"the login function {name}: {error}") from None
             except Exception as error:  # noqa: BLE001 - an application's function may raise anything
                 raise LoginFailed(name, error) from None

@@ -1,8 +1,8 @@
 """The adapters, one for each web framework.
 
-One rule: an adapter translates between its framework and the core, and decides nothing. It takes the `Authorization`
-headers out of a request, passes them to the authenticator, and writes a principal into the request or a problem into the
-response. The adapters do not know each other; what they share is in the private modules of this folder.
+One rule: an adapter translates between its framework and the core, and decides nothing. It reads the `Authorization`
+headers of a request, passes them to the authenticator, and writes a principal into the request or a problem into the
+response. The adapters do not import each other; the private modules of this folder have their shared code.
 """
 
 from __future__ import annotations

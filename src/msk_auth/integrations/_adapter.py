@@ -1,4 +1,4 @@
-"""What every adapter has, whatever the framework: guards, and an authenticator that may come late."""
+"""The base of all adapters: guards, and an authenticator that may be set later."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from msk_auth.http.answers import ProblemRenderer
 from msk_auth.users import AnyUsers, users_in
 
 GivenT = TypeVar("GivenT", bound=BaseAuthenticator[Any])
-"""What an application may give to the adapter: the kinds of authenticator that its framework works with."""
+"""The kinds of authenticator that the adapter accepts."""
 
 GuardT = TypeVar("GuardT")
-"""What guards a route in the framework: a decorator, a dependency, or an object of its own."""
+"""The framework's guard of a route: a decorator, a dependency, or an object of its own."""
 
 
 class Adapter(ABC, Generic[GivenT, GuardT]):
-    """The guards of one framework, on top of one authenticator.
+    """The guards of a framework, with an authenticator.
 
-    The guards may exist before the authenticator does. Then each application has a copy of the adapter that is bound to the
-    authenticator of that application, and the guards find it by the application that serves the request.
+    The guards may exist before the authenticator. Then each application has a copy of the adapter with its own
+    authenticator, and the guards find this copy by the application that serves the request.
 
     Args:
-        authenticator: Decides. None: each application gets its own later.
+        authenticator: The authenticator. None: each application gets its own later.
         logins: The application's functions that find a login in a request without a bearer credential.
-        own_csrf_protection: Whether such a login counts for an unsafe method wherever the request came from.
-        header: The name of a header that holds a key in place of `Authorization`. None: there is none.
+        own_csrf_protection: True accepts such a login for an unsafe method from any origin.
+        header: The name of a header for a key in place of `Authorization`, or None.
         find_session: The application's function that finds the session of a request; its arguments are the framework's.
 
     Raises:
@@ -66,37 +66,36 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
     def require(
         self, *permissions: str, resource: str | None = None, any_resource: bool = False
     ) -> GuardT:
-        """A guard that demands to be authenticated, with all of these permissions.
+        """A guard that requires a login, a token or a key with all of these permissions.
 
         Args:
-            permissions: All of these are needed.
-            resource: What a key with resources has to reach, with parameters of the path in braces: `task:{task_id}`. Without
-                it, and without `any_resource`, such a key does not pass.
-            any_resource: Whether a key with resources passes because the route looks at `principal.reaches` itself, such as a
-                list.
+            permissions: All of these are required.
+            resource: The resource that a key with resources must reach, with parameters of the path in braces:
+                `task:{task_id}`. Without `resource` and `any_resource`, such a key does not pass.
+            any_resource: True accepts keys with any resources: the route, such as a list, calls `principal.reaches` itself.
         """
         return self._guard(require(*permissions, resource=resource, any_resource=any_resource))
 
     def require_interactive(self, *permissions: str, max_age: timedelta | None = None) -> GuardT:
-        """A guard that demands an interactive login; no API key passes.
+        """A guard that requires an interactive login and refuses every API key.
 
         Args:
-            permissions: All of these are needed.
+            permissions: All of these are required.
             max_age: The greatest age of the login (RFC 9470); None means any.
         """
         return self._guard(require_interactive(*permissions, max_age=max_age))
 
     def require_login(self, *permissions: str) -> GuardT:
-        """A guard that demands a login of a person, or another token, with all of these permissions; no API key passes.
+        """A guard that requires a person's login or a machine's token with all of these permissions, and refuses every API key.
 
-        For applications whose own older tokens still act for machines.
+        For applications whose own older tokens act for machines.
         """
         return self._guard(require_login(*permissions))
 
     def require_key(
         self, *permissions: str, resource: str | None = None, any_resource: bool = False
     ) -> GuardT:
-        """A guard that demands an API key with all of these permissions; no login passes.
+        """A guard that requires an API key with all of these permissions and refuses every login.
 
         For webhooks and routes that machines call. The arguments are those of :meth:`require`.
         """
@@ -104,13 +103,13 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
 
     @abstractmethod
     def _guard(self, policy: Policy) -> GuardT:
-        """A guard that demands what a policy says."""
+        """A guard with a policy."""
 
     def _users_given(self, load_user: object) -> AnyUsers | None:
-        """The `Users` that `user` was given; None for a function.
+        """The `Users` given to `user`; None for a function.
 
         Raises:
-            ConfigurationError: There is no `session` to load them in.
+            ConfigurationError: There is no `session` in which to load them.
         """
         users = users_in(load_user)
         if users is not None:
@@ -125,14 +124,14 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
             )
 
     def shares_guards_with(self, other: object) -> bool:
-        """True if the two are one adapter, each perhaps bound to the authenticator of an application."""
+        """True if both are copies of the same adapter, perhaps with different authenticators."""
         return getattr(other, "_origin", None) is self._origin
 
     def _bind(self, authenticator: GivenT) -> None:
-        """Work with an authenticator from now on. An adapter checks its kind first.
+        """Use this authenticator. An adapter checks its kind first.
 
         Raises:
-            ConfigurationError: There is a session to read users in, and the authenticator does not read them in one.
+            ConfigurationError: The adapter has a session for users, and the authenticator reads none in a session.
         """
         if self._find_session is not None:
             users_of(authenticator)
@@ -140,11 +139,11 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         self._renderer = ProblemRenderer(authenticator.realm)
 
     def _bound_to(self, authenticator: GivenT | None, how: str) -> Self:
-        """This adapter for an application: itself, or a copy that is bound to the application's own authenticator.
+        """This adapter for an application: itself, or a copy with the application's own authenticator.
 
         Args:
-            authenticator: The application's.
-            how: What to write if there is none.
+            authenticator: The application's authenticator.
+            how: The call that gives the adapter an authenticator, for an error.
 
         Raises:
             ConfigurationError: There is no authenticator, or there are two.
@@ -156,7 +155,7 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
             return self
         if self._given is not None:
             raise ConfigurationError(
-                f"This {name} has an authenticator already. Give it one in one place: {name}(authenticator) for"
+                f"This {name} already has an authenticator. Write either {name}(authenticator) for"
                 f" all applications, or {name}() and {how}."
             )
         bound = copy(self)
@@ -164,19 +163,19 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         return bound
 
     def _bound_here(self) -> Self:
-        """This adapter as it is bound in the application that serves the current request.
+        """The copy of this adapter for the application that serves the current request.
 
         Raises:
-            ConfigurationError: Each application has its own authenticator, and none serves a request here.
+            ConfigurationError: Each application has its own authenticator, and there is no current request.
         """
         bound = self if self._given is not None else self._serving_here()
         if bound is None:
             raise ConfigurationError(
-                f"This {type(self).__name__} has no authenticator here: each application has its own, which counts while"
-                " the application serves a request. Elsewhere use the authenticator that you made."
+                f"This {type(self).__name__} has no authenticator here: each application has its own, available only while"
+                " the application serves a request. Elsewhere use the authenticator that you created."
             )
         return bound
 
     @abstractmethod
     def _serving_here(self) -> Self | None:
-        """The copy of this adapter whose application serves the current request."""
+        """The copy of this adapter for the application that serves the current request, if any."""

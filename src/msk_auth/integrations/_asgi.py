@@ -1,10 +1,9 @@
-"""What every ASGI adapter shares: the credentials in a scope, and the methods that wait for a principal.
+"""The base of all ASGI adapters: reads credentials from a scope, and waits for a principal.
 
-A request and a handshake are verified once. A websocket that is open is verified each time: what its handshake found may
-be long past.
+A request and a handshake are verified once. An open websocket is verified each time, since its handshake may be long past.
 
-What an `Authenticator` does runs in threads. So a synchronous application on an asynchronous framework needs no second engine,
-and no second pool of connections.
+An `Authenticator` runs in threads. So a synchronous application on an asynchronous framework needs no second engine
+and no second connection pool.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ ConnectionT = TypeVar("ConnectionT")
 RequestT = TypeVar("RequestT", bound="Connection")
 
 MountedT = TypeVar("MountedT")
-"""What an application of the framework takes as a route."""
+"""The framework's class of routes."""
 
 LoginOf: TypeAlias = Callable[[ConnectionT], Login | Awaitable[Login | None] | None]
-"""Finds a login in a request, such as in its session; None if there is none."""
+"""Finds a login in a request, such as in its session, or returns None."""
 
 Throttle: TypeAlias = Callable[[RequestT], object]
 """Counts a request that needs no login, and raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
@@ -79,7 +78,7 @@ Send: TypeAlias = Callable[[Any], Awaitable[None]]
 """Sends a message of ASGI."""
 
 AsgiApp: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
-"""An application, or what a middleware makes of one."""
+"""An application, perhaps inside a middleware."""
 
 
 class Connection(Protocol):
@@ -91,10 +90,10 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class _Handshake:
-    """How far a websocket is; every copy of its scope has the same one.
+    """The state of a websocket, shared by all copies of its scope.
 
     Attributes:
-        accepted: The application has accepted it, so it is open.
+        accepted: True after the application has accepted the websocket.
     """
 
     accepted: bool = False
@@ -107,10 +106,10 @@ def is_open(scope: Memory) -> bool:
 
 
 def noting_handshake(scope: Memory, send: Send) -> Send:
-    """A `send` for a websocket that notes when the application accepts it.
+    """A `send` for a websocket that records when the application accepts it.
 
-    The framework's object for it does not show that: a class-based endpoint has another one than the handler of what it
-    raises.
+    The framework's websocket object does not show this: a class-based endpoint and the handler of its exceptions have different
+    objects.
     """
     handshake = scope[_HANDSHAKE] = _Handshake()
 
@@ -123,10 +122,10 @@ def noting_handshake(scope: Memory, send: Send) -> Send:
 
 
 async def refuse_websocket(scope: Memory, send: Send, answer: Answer, *, is_accepted: bool) -> None:
-    """Close a websocket, with the code of the answer once it is accepted.
+    """Close an accepted websocket with the code of the answer, or refuse its handshake.
 
-    Before that a server that can (ASGI, "Websocket Denial Response") sends the whole answer in place of the handshake, and
-    one that cannot sends a bare 403.
+    For a handshake, a server with the ASGI extension "Websocket Denial Response" sends the whole answer, and other servers a
+    bare 403.
     """
     if is_accepted or _DENIAL not in (scope.get("extensions") or {}):
         reason = close_reason(answer)
@@ -138,7 +137,7 @@ async def refuse_websocket(scope: Memory, send: Send, answer: Answer, *, is_acce
 def watch_verified(
     authenticator: AsyncAuthenticator[UserT], principal: Principal[UserT]
 ) -> AsyncWatch[UserT]:
-    """A watch of a principal that was verified just now. A block that ends before the next round costs no look-up."""
+    """A watch of a principal that was just verified. A block that ends before the next round needs no look-up."""
     parts: Any = authenticator
     watch: AsyncWatch[UserT] = parts._watches.watch(principal, None, is_fresh=True)
     return watch
@@ -148,9 +147,9 @@ async def send_answer(send: Send, answer: Answer, kind: str = "http.response") -
     """Send an answer as messages of ASGI.
 
     Args:
-        send: The server's.
+        send: The server's `send`.
         answer: The whole response.
-        kind: What the types of the messages begin with.
+        kind: The beginning of the messages' types.
     """
     headers = [*answer.headers, ("content-length", str(len(answer.body)))]
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
@@ -162,7 +161,7 @@ class AsgiAuth(
     Adapter[AsyncAuthenticator[UserT] | Authenticator[UserT], GuardT],
     Generic[UserT, GuardT, ConnectionT],
 ):
-    """An adapter of a framework on an event loop. What an `Authenticator` does runs in threads.
+    """An adapter of a framework on an event loop. An `Authenticator` runs in threads.
 
     The arguments are those of :class:`Adapter`.
     """
@@ -176,7 +175,7 @@ class AsgiAuth(
         header: str | None = None,
         session: Callable[[ConnectionT], object] | None = None,
     ) -> None:
-        # While an application is served: this adapter, as it is bound in that application.
+        # While an application serves a request: the copy of this adapter for that application.
         self._serving: ContextVar[Any] = ContextVar("msk_auth.serving", default=None)
         super().__init__(
             authenticator,
@@ -188,14 +187,14 @@ class AsgiAuth(
 
     @property
     def authenticator(self) -> AsyncAuthenticator[UserT]:
-        """The authenticator, to be awaited.
+        """The authenticator, whose methods must be awaited.
 
-        It is the one that you gave to the adapter. In place of an `Authenticator` it is one whose methods have to be awaited,
-        and which run in threads; :attr:`blocking` is the original. Where each application has an authenticator of its own, it
-        is the one of the application that serves the current request.
+        If you gave an `Authenticator` to the adapter, this one has the same methods to await, which run in threads;
+        :attr:`blocking` is the original. If each application has its own authenticator, this is the authenticator of the
+        application that serves the current request.
 
         Raises:
-            ConfigurationError: There is none yet, or none here.
+            ConfigurationError: The adapter has no authenticator yet, or there is no current request.
         """
         return self._bound_here()._authenticator
 
@@ -204,7 +203,7 @@ class AsgiAuth(
         """The `Authenticator` that you gave to the adapter, for `def` routes: its methods are not awaited.
 
         Raises:
-            ConfigurationError: The adapter has an `AsyncAuthenticator`, or none here.
+            ConfigurationError: The adapter has an `AsyncAuthenticator`, or there is no current request.
         """
         given = self._bound_here()._given
         if not isinstance(given, Authenticator):
@@ -217,25 +216,24 @@ class AsgiAuth(
     def admit(
         self, connection: Connection, policy: Policy
     ) -> Coroutine[Any, Any, Principal[UserT]]:
-        """The principal of a request or websocket, if the policy lets it pass. Has to be awaited.
+        """The principal of a request or websocket, if it meets the policy. Must be awaited.
 
-        Guards call it; so may code that decides on a policy as it runs. A request is verified once, a websocket that is
-        open each time.
+        Guards call this method; so may code that chooses a policy at run time. A request is verified once, an open websocket
+        each time.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: The adapter is not installed on the application that serves the route; or the call is in a
-                `def` route, where nothing awaits it.
+                `def` route, which cannot await it.
         """
         _refuse_beside_loop("admit")
         scope = connection.scope
         return self._bound_in(scope)._verify(scope, policy)
 
     def is_admitted(self, connection: Connection) -> bool:
-        """True on a route whose guards have let the request or websocket pass, so that it has a principal.
+        """True if a guard has admitted the request or websocket, so that it has a principal.
 
-        For a decorator or dependency of the application that stays on its routes: it has nothing to verify where a guard stands,
-        and knows no keys elsewhere.
+        For a decorator or dependency of the application that stays on its routes: on guarded routes it must not verify again.
 
         Raises:
             ConfigurationError: The adapter is not installed on the application that serves the route.
@@ -246,18 +244,17 @@ class AsgiAuth(
     def verify_again(
         self, connection: Connection, policy: Policy = AUTHENTICATED
     ) -> Coroutine[Any, Any, Principal[UserT]]:
-        """The principal of a request or websocket as it is now, if the policy lets it pass: verified afresh, or within a lease.
+        """The current principal of a request or websocket, if it meets the policy: verified again, or within a lease.
 
-        For what goes on after a request was admitted. :meth:`admit` verifies once for the length of a request. Has to be
-        awaited.
+        For long requests; :meth:`admit` verifies only once during a request. Must be awaited.
 
         Args:
             connection: The request or websocket.
-            policy: What it has to meet; the default is to be authenticated.
+            policy: The policy to meet; by default any accepted credential without scopes passes.
 
         Raises:
             Problem: The credentials are refused now, or the policy is not met.
-            ConfigurationError: As :meth:`admit`.
+            ConfigurationError: As for :meth:`admit`.
         """
         _refuse_beside_loop("verify_again")
         scope = connection.scope
@@ -266,19 +263,19 @@ class AsgiAuth(
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> AsyncWatch[UserT]:
         """A watch that ends a websocket or an event stream within two seconds of a revocation.
 
-        `async with auth.watch(principal):` stands around what a websocket does, which is then closed with 1008 and the
-        code of the refusal; a response streams `auth.watch(principal).stream(events())`.
+        Put a websocket's work into `async with auth.watch(principal):`. The adapter then closes the websocket with 1008 and the
+        code of the refusal. A response streams `auth.watch(principal).stream(events())`.
 
         Args:
-            principal: As it was admitted.
-            policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
+            principal: The admitted principal.
+            policy: The policy that it must keep meeting. None: it must keep all its permissions.
         """
         return self.authenticator.watch(principal, policy)
 
     def _serve(
         self, app: AsgiApp, watch_handshake: Callable[[Memory, Send], Send] = noting_handshake
     ) -> AsgiApp:
-        """A middleware around the application that this adapter is bound to.
+        """A middleware around the application of this adapter.
 
         Args:
             app: The rest of the application.
@@ -297,7 +294,7 @@ class AsgiAuth(
         return serve
 
     def _bound_in(self, scope: Memory) -> Self:
-        """This adapter, bound as it is in the application that serves a request.
+        """The copy of this adapter for the application that serves a request.
 
         Raises:
             ConfigurationError: The application does not have this adapter.
@@ -318,8 +315,8 @@ class AsgiAuth(
     async def _verify(
         self, scope: Memory, policy: Policy, *, afresh: bool = False, in_session: bool = True
     ) -> Principal[UserT]:
-        # Every header, as sent. Frameworks hand out the first of several, or join them, and decode leniently; which
-        # credentials count must not depend on that.
+        # Every header, as sent. Frameworks return the first of several headers, or join them, and decode leniently; the
+        # choice of the credential must not depend on this.
         authorization: Authorization = tuple(values(scope, b"authorization"))
         if self._key_header is not None:
             given = values(scope, self._key_header.lower().encode())
@@ -334,7 +331,7 @@ class AsgiAuth(
             self._authenticator,
             authorization,
             policy,
-            # As the server states it. There is none on a Unix socket.
+            # As the server states it. A Unix socket has none.
             address=None if client is None else client[0],
             path=scope.get("path_params") or {},
             afresh=afresh or (scope["type"] == "websocket" and is_open(scope)),
@@ -346,12 +343,12 @@ class AsgiAuth(
         return self._request_session(scope)
 
     def _request_session(self, scope: Memory) -> RequestSession:
-        """The session of a request, for an adapter that has a function which finds it."""
+        """The session of a request, for an adapter with a function that finds it."""
         find = cast("Callable[[ConnectionT], object]", self._find_session)
         return keep_session(scope, self._authenticator, lambda: find(self._connection(scope)))
 
     async def _load_user(self, request: RequestSession, principal: Principal[UserT]) -> Any:
-        """The application's user of a request, in its session; the one that was read to verify the request."""
+        """The application's user, read in the request's session when the request was verified."""
         users = users_of(self._authenticator)
         return await load_user_once(*loading_in(request, users, principal, call_awaited))
 
@@ -365,7 +362,7 @@ class AsgiAuth(
         )
 
     def _connection(self, scope: Memory) -> ConnectionT:
-        """The framework's object for a request or websocket, which the application's `logins` take; without one the scope."""
+        """The framework's object for a request or websocket, the argument of the application's `logins`; by default the scope."""
         return cast("ConnectionT", scope)
 
     async def _respond(
@@ -377,7 +374,7 @@ class AsgiAuth(
         read_body: Callable[[int], Awaitable[bytes]],
         throttle: Throttle[RequestT] | None,
     ) -> Answer:
-        """The answer of one of the library's own routes."""
+        """The answer of one of the library's routes."""
         scope = request.scope
         bound = self._bound_in(scope)
         exchange = AsyncExchange(
@@ -396,7 +393,7 @@ class AsgiAuth(
 
 
 async def call_awaited(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-    """Call an application's function: an async one here, and a blocking one in a thread."""
+    """Call an application's function: an async function here, a blocking function in a thread."""
     called = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009
     if inspect.iscoroutinefunction(called):
         result = function(*args, **kwargs)
@@ -408,7 +405,7 @@ async def call_awaited(function: Callable[..., Any], *args: object, **kwargs: ob
 def _refuse_beside_loop(name: str) -> None:
     if is_beside_loop():
         raise ConfigurationError(
-            f"{name} was called in a `def` route, where nothing awaits it, so nothing would be verified. Await it in"
+            f"{name} was called in a `def` route, which cannot await it, so nothing would be verified. Await it in"
             " an `async def` route."
         )
 
@@ -419,7 +416,7 @@ def values(scope: Memory, name: bytes) -> list[bytes]:
 
 
 def client_path(scope: Memory) -> str:
-    """The path as the client has it. Some servers put the root path into `path`, others do not."""
+    """The path as the client sees it. Some servers put the root path into `path`, others do not."""
     root: str = scope.get("root_path", "").rstrip("/")
     path: str = scope["path"]
     return path if path.startswith(f"{root}/") else root + path
@@ -434,10 +431,10 @@ def _only(found: list[str]) -> str | None:
 
 
 async def body_chunks(receive: Receive) -> AsyncGenerator[bytes]:
-    """The body of a request, as it arrives.
+    """The chunks of a request's body.
 
     Raises:
-        RequestMalformed: The client has left.
+        RequestMalformed: The client has disconnected.
     """
     more = True
     while more:
@@ -454,14 +451,14 @@ async def read_stream(
     """The body of a request.
 
     Args:
-        chunks: The body, as it arrives.
-        limit: In bytes.
-        passing: The framework's errors that a middleware of the application refuses a body with.
+        chunks: The chunks of the body.
+        limit: The maximum size, in bytes.
+        passing: The framework's errors with which a middleware of the application refuses a body.
 
     Raises:
-        RequestMalformed: It ended before its end.
-        ContentTooLarge: It is longer than `limit`.
-        Problem, Exception: A middleware of the application refused it.
+        RequestMalformed: The body is incomplete.
+        ContentTooLarge: The body is longer than `limit`.
+        Problem, Exception: A middleware of the application refused the body.
     """
     body = bytearray()
     try:
@@ -479,21 +476,20 @@ async def read_stream(
 
 
 class PublicRoutes(ABC, Generic[MountedT, RequestT]):
-    """The routes that need no login. An adapter mounts them."""
+    """The routes without a login, which an adapter mounts."""
 
     def revocation_route(
         self, *, path: str = "/api/revoke", throttle: Throttle[RequestT] | None
     ) -> MountedT:
         """A route that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
 
-        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
-        that needs no look-up.
+        The answer is the same for existing and unknown keys (RFC 7009, section 2.2). An incomplete key is refused, without a
+        look-up.
 
         Args:
-            path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
-                Either `async`, or blocking: then it runs in a thread. Pass None if something in front of the application
-                limits requests already.
+            path: The path of the route.
+            throttle: Called first with each request; raises :class:`~msk_auth.errors.TooManyAttempts` over the limit.
+                Either `async`, or blocking: then it runs in a thread. Pass None if a proxy already limits requests.
         """
         return self._mount_public(revocation_route(path), throttle)
 
@@ -504,11 +500,11 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
         path: str = "/api/leaks/github",
         throttle: Throttle[RequestT] | None,
     ) -> MountedT:
-        """A route that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
+        """A public route that receives signed reports of GitHub's secret scanning.
 
         Args:
             receiver: Checks the reports and revokes the keys.
-            path: Where to serve it.
+            path: The path of the route.
             throttle: As for :meth:`revocation_route`.
         """
         return self._mount_public(leak_route(path, receiver), throttle)
@@ -538,13 +534,13 @@ _IN_THREAD: Final = tuple(
 
 
 class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
-    """An `Authenticator` for an event loop. What an adapter for an event loop makes of it.
+    """Runs an `Authenticator` for an adapter on an event loop.
 
-    Each operation is one call of the blocking authenticator in one thread, also where the application overrides the method in a
-    subclass. Verifications under a lease, and malformed headers, need no thread.
+    Each operation is one call of the blocking authenticator in one thread, even if a subclass of the application overrides the
+    method. Verifications under a lease, and malformed headers, need no thread.
     """
 
-    # It has no ports of its own, so the initializer of the base class has nothing to do here.
+    # This class has no ports, so it does not call the initializer of the base class.
     def __init__(self, blocking: Authenticator[UserT]) -> None:
         vars(self).update((name, getattr(blocking, name)) for name in _SHARED)
         vars(self).update((name, partial(self._call, name)) for name in _IN_THREAD)
@@ -559,7 +555,7 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
     async def authenticate(
         self, authorization: Sequence[str | bytes], *more: Any, **named: Any
     ) -> Principal[UserT]:
-        """As `Authenticator` does it."""
+        """See `Authenticator`."""
         principal = None if self.cached_principal is None else self.cached_principal(authorization)
         if principal is None:
             principal = await self._call("authenticate", authorization, *more, **named)
@@ -568,17 +564,17 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         if is_beside_loop():
             raise ConfigurationError(
-                f"{name} of an adapter's authenticator has to be awaited, and was called in a `def` route. Call"
-                f" auth.blocking.{name}(…) there: the Authenticator that you gave to the adapter."
+                f"{name} of an adapter's authenticator must be awaited, and was called in a `def` route. There, call"
+                f" auth.blocking.{name}(…) of the Authenticator that you gave to the adapter."
             )
         return to_thread.run_sync(partial(getattr(self._blocking, name), *args, **kwargs))
 
 
 class _OffLoopReads:
-    """The look-ups of a round of watches. They have threads of their own: those that hang must take none from requests.
+    """The look-ups of a round of watches, in separate threads: hanging look-ups must not use the threads of requests.
 
     Attributes:
-        keys_at_once: How many keys one call of :meth:`find_keys` may look up.
+        keys_at_once: The maximum number of keys in a call of :meth:`find_keys`.
     """
 
     keys_at_once: int = 1
@@ -587,7 +583,7 @@ class _OffLoopReads:
         from concurrent.futures import ThreadPoolExecutor
 
         self._reads = reads
-        # It starts threads on first use, and serves every event loop.
+        # The pool starts threads on first use, and serves every event loop.
         self._make_threads = partial(ThreadPoolExecutor, LOOK_UPS_AT_ONCE, "msk_auth watch")
         self._threads = self._make_threads()
         after_fork_in_child(self._renew)

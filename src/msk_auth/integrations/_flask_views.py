@@ -1,7 +1,7 @@
-"""What a Flask application demands of its callers, view by view, and the search for mistakes.
+"""The policies of a Flask application, view by view, and the check for mistakes.
 
-Guards leave marks on views, and :class:`DeclaredViews` has what is declared for blueprints, applications and endpoints. A
-decorator reports its own mistakes. What shows only once the application is complete is found by :meth:`DeclaredViews.check`,
+Guards mark views, and :class:`DeclaredViews` has the policies of blueprints, applications and endpoints. A
+decorator reports its own mistakes. :meth:`DeclaredViews.check` finds mistakes that only a complete application shows,
 before the first request is answered: Flask has no hook for the registration of views.
 """
 
@@ -22,7 +22,7 @@ from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import SAFE_METHODS, Policy, named_first
 
 POLICIES_ATTRIBUTE: Final = "msk_auth_policies"
-"""Where a declared view carries its policies: a tuple, empty if it is public."""
+"""The attribute of a declared view with its policies: a tuple, empty for a public view."""
 
 _LIBRARY_ATTRIBUTE: Final = "msk_auth_library"
 """Marks a view of the library."""
@@ -31,15 +31,15 @@ PUBLIC: Final[tuple[Policy, ...]] = ()
 
 ViewT = TypeVar("ViewT", bound=Callable[..., Any])
 
-# Functions that have a guard around them, and so must not be reachable without it.
+# Functions inside a guard, which must not be reachable without it.
 _guarded: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def check_view(view: object) -> None:
-    """Refuse to decorate what is no view.
+    """Refuse to decorate an object that is not a view.
 
     Raises:
-        ConfigurationError: It is a class, or cannot be called.
+        ConfigurationError: The object is a class, or not callable.
     """
     if inspect.isclass(view) or not callable(view):
         raise ConfigurationError(
@@ -49,7 +49,7 @@ def check_view(view: object) -> None:
 
 
 def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> ViewT:
-    """Write down that `guard` is `view` behind a policy.
+    """Record that `guard` is `view` with a policy.
 
     Raises:
         ConfigurationError: The view is declared public.
@@ -57,20 +57,20 @@ def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> Vie
     inner = _own(view)
     if inner == PUBLIC:
         raise contradiction(_name_of(view))
-    # Any of them may have been given to a route on the way.
+    # Any of these functions may have been given to a route.
     _guarded.update(layers(view))
     setattr(guard, POLICIES_ATTRIBUTE, (*(inner or ()), policy))
     return guard
 
 
 def declare_decorator(decorator: ViewT, policy: Policy) -> ViewT:
-    """Write down what a decorator demands: a class may name it for all of its methods."""
+    """Record the policy of a decorator: a class may use it for all of its methods."""
     setattr(decorator, POLICIES_ATTRIBUTE, (policy,))
     return decorator
 
 
 def declare_view(view: ViewT, policy: Policy | None) -> ViewT:
-    """Mark a view of the library, which checks its policy by itself; None: it is public."""
+    """Mark a view of the library, which checks its own policy; None for a public view."""
     setattr(view, POLICIES_ATTRIBUTE, PUBLIC if policy is None else (policy,))
     setattr(view, _LIBRARY_ATTRIBUTE, True)
     return view
@@ -85,11 +85,11 @@ def declare_public(view: ViewT) -> ViewT:
     """Mark a view as public.
 
     Raises:
-        ConfigurationError: It has a guard.
+        ConfigurationError: The view has a guard.
     """
     if _own(view):
         raise contradiction(_name_of(view))
-    # A method has no room for a mark, and Flask's own view of static files is one.
+    # A method takes no attributes, and Flask's own view of static files is a method.
     marked = cast("ViewT", _as_function(view)) if inspect.ismethod(view) else view
     setattr(marked, POLICIES_ATTRIBUTE, PUBLIC)
     return marked
@@ -104,12 +104,12 @@ def _as_function(method: Callable[..., Any]) -> Any:
 
 
 def is_exposed(view: object) -> bool:
-    """True if a route reaches a view past its guard: the decorator stands above the route."""
+    """True if a route reaches a view without its guard: the guard's decorator is above the route."""
     return callable(view) and view in _guarded
 
 
 def declared_policies(view: object, method: str) -> tuple[Policy, ...] | None:
-    """What a view demands of a request with this method; empty if it is public, None if it says nothing."""
+    """The policies of a view for a method; empty if it is public, None if it declares nothing."""
     view_class: object = getattr(view, "view_class", None)
     if not _is_view_class(view_class):
         return _own(view)
@@ -118,7 +118,7 @@ def declared_policies(view: object, method: str) -> tuple[Policy, ...] | None:
     name = _handler_name(view_class, method)
     if name is not None:
         return _together(_own(view), _of_method(view_class, name))
-    # OPTIONS, which Flask answers by itself, about all methods together.
+    # For OPTIONS, which Flask answers itself, the policies of all methods together.
     declared = [_of_method(view_class, each.lower()) for each in view_class.methods or ()]
     return _together(_own(view), *([] if None in declared else declared))
 
@@ -126,7 +126,7 @@ def declared_policies(view: object, method: str) -> tuple[Policy, ...] | None:
 def is_outermost(
     view: Callable[..., Any], views: Mapping[str, Callable[..., Any]], request: Request
 ) -> bool:
-    """True if nothing but guards wraps a view: the application, or its class-based view, calls it for this request."""
+    """True if only guards wrap a view: the application, or its class-based view, calls it for this request."""
     registered = views.get(request.endpoint or "")
     view_class: object = getattr(registered, "view_class", None)
     if not _is_view_class(view_class):
@@ -136,7 +136,7 @@ def is_outermost(
     name = _handler_name(view_class, request.method)
     if name is None or view is not getattr(view_class, name):
         return False
-    # Guards hand the response on.
+    # Guards pass the response on.
     around = (*view_class.decorators, *_method_decorators(view_class, name))
     return all(_own(decorator) is not None for decorator in around)
 
@@ -153,7 +153,7 @@ def _of_method(view_class: type[View], name: str) -> tuple[Policy, ...] | None:
 
 
 def _method_decorators(view_class: type[View], name: str) -> Iterable[object]:
-    """What Flask-RESTful and Flask-RESTX apply as they call a method."""
+    """The decorators that Flask-RESTful and Flask-RESTX apply when they call a method."""
     decorators: object = getattr(view_class, "method_decorators", ())
     if isinstance(decorators, Mapping):
         decorators = cast("Mapping[str, object]", decorators).get(name, ())
@@ -166,7 +166,7 @@ def _together(*declared: tuple[Policy, ...] | None) -> tuple[Policy, ...] | None
 
 
 def guards_itself(app: Flask, endpoint: str, method: str) -> bool:
-    """True if a view, or a `before_request` function that runs for it, is marked with `own_guard`."""
+    """True if a view, or one of its `before_request` functions, is marked with `own_guard`."""
     view: object = app.view_functions.get(endpoint)
     view_class: object = getattr(view, "view_class", None)
     marked = [view, view_class, getattr(view_class, method.lower(), None)]
@@ -176,12 +176,12 @@ def guards_itself(app: Flask, endpoint: str, method: str) -> bool:
 
 
 def methods_of(app: Flask, endpoint: str) -> set[str]:
-    """Every method that an endpoint answers, over all of its rules."""
+    """All methods of an endpoint, from all of its rules."""
     return {method for rule in app.url_map.iter_rules(endpoint) for method in rule.methods or ()}
 
 
 def layers_of(app: Flask, endpoint: str) -> list[object]:
-    """The application and the blueprints that an endpoint belongs to, from the outside in."""
+    """The application and the blueprints of an endpoint, from the outside in."""
     blueprints = [app.blueprints.get(name) for name in _blueprints_of(endpoint)]
     return [app, *(each for each in blueprints if each is not None)]
 
@@ -213,57 +213,56 @@ def _name_of(view: object) -> str:
 
 
 class DeclaredViews:
-    """What the applications that one adapter guards demand of their callers."""
+    """The policies of the applications of one adapter."""
 
     def __init__(self) -> None:
-        # What a blueprint or an application demands of each of its views: of every request, and of those with an unsafe
-        # method. None twice demands that each view declares something.
+        # The policies of a blueprint or an application for all of its views: for safe and for unsafe
+        # methods. None twice means that each view must declare a policy.
         self._protected: WeakKeyDictionary[object, tuple[Policy | None, Policy | None]]
         self._protected = WeakKeyDictionary()
         self._by_endpoint: WeakKeyDictionary[Flask, dict[str, tuple[Policy, ...]]] = (
             WeakKeyDictionary()
         )
-        # What `_checks_of` has found in applications that `check` has passed. An application may put another view under an
-        # endpoint by hand.
+        # The results of `_checks_of`, for applications that passed `check`. The key has the view, because an application may
+        # replace an endpoint's view by hand.
         self._found: WeakKeyDictionary[Flask, dict[tuple[str, str, object], list[Policy]]]
         self._found = WeakKeyDictionary()
 
     def _protect(
         self, scope: Blueprint | Flask, policy: Policy | None, unsafe: Policy | None
     ) -> None:
-        """Hold all views of a scope to policies, or to having one."""
+        """Require policies of all views of a scope, or that each declares a policy."""
         self._found.clear()
         self._protected[scope] = (policy, policy if unsafe is None else unsafe)
 
     def declare_view(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
-        """Guard a view that cannot be decorated, by its endpoint: static files, or another package's.
+        """Guard a view that you cannot decorate, by its endpoint: static files, or another package's view.
 
         Args:
-            app: The application that has it, or will have it.
-            endpoint: Such as `static` or `admin.static`.
-            policy: What it demands, on top of what it belongs to; None makes it public.
+            app: The application that has the view, or will have it.
+            endpoint: The endpoint, such as `static` or `admin.static`.
+            policy: The view's policy, in addition to those of its blueprints and application; None makes it public.
 
         Raises:
-            ConfigurationError: This was called for it before.
+            ConfigurationError: This was called before for the endpoint.
         """
         declared = self._by_endpoint.setdefault(app, {})
         if endpoint in declared:
             raise ConfigurationError(
-                f"declare_view was called twice for {endpoint!r}. Call it once, with one policy that"
-                " says everything."
+                f"declare_view was called twice for {endpoint!r}. Call it once, with one complete policy."
             )
         self._found.clear()
         declared[endpoint] = PUBLIC if policy is None else (policy,)
 
     def check(self, app: Flask) -> None:
-        """Find out whether every view is guarded as declared, once the application is complete.
+        """Check that every view of a complete application is guarded as declared.
 
-        The first request does so too, and none is answered before everything is right; an application factory that calls this
-        at its end learns it at once.
+        The first request calls this too, and no request is answered before the check passes. Call this at the end of an
+        application factory to find mistakes early.
 
         Raises:
-            ConfigurationError: A decorator stands above its route, a view of a protected blueprint or application declares
-                no policy or contradicts :meth:`declare_view`, or that names a view that is not there.
+            ConfigurationError: A guard is above its route, a view of a protected blueprint or application declares
+                no policy or contradicts :meth:`declare_view`, or :meth:`declare_view` names an unknown view.
         """
         for endpoint, view in app.view_functions.items():
             if is_exposed(view):
@@ -278,12 +277,12 @@ class DeclaredViews:
                 )
 
     def policies_of(self, app: Flask, endpoint: str, method: str) -> tuple[Policy, ...] | None:
-        """What a request has to meet: the policies of its view, of the view's blueprints and of the application.
+        """The policies of a request: those of its view, of the view's blueprints and of the application.
 
-        Empty if the view is public; None if it declares nothing where nothing has to be declared.
+        Empty if the view is public; None if it declares nothing and need not.
 
         Raises:
-            ConfigurationError: The view has to declare something and does not, or declares two things.
+            ConfigurationError: The view must declare a policy and does not, or is both public and guarded.
         """
         own = self._own_policies(app, endpoint, method)
         if own == PUBLIC:
@@ -298,16 +297,16 @@ class DeclaredViews:
             return policies
         if outer and not guards_itself(app, endpoint, method):
             raise ConfigurationError(
-                f"The view {endpoint!r} declares no policy for {method}, and what it belongs to is"
+                f"The view {endpoint!r} declares no policy for {method}, and its blueprint or application is"
                 f" protected. {_how_to_declare(endpoint)}"
             )
         return None
 
     def _checks_of(self, app: Flask, endpoint: str | None, method: str) -> list[Policy]:
-        """The policies that a request is checked against, in this order. The first request checks the application.
+        """The policies of a request, in the order of their checks. The first request checks the application.
 
         Raises:
-            ConfigurationError: As :meth:`check`.
+            ConfigurationError: As for :meth:`check`.
         """
         found = self._found.get(app)
         if found is None:
@@ -315,7 +314,7 @@ class DeclaredViews:
             # Flask adds no view from here on.
             found = self._found[app] = {}
         if endpoint is None:
-            # There is nothing to guard: Flask answers 404, 405 or a redirect.
+            # No view to guard: Flask answers 404, 405 or a redirect.
             return []
         view = app.view_functions.get(endpoint)
         checks = found.get((endpoint, method, view))
@@ -340,7 +339,7 @@ class DeclaredViews:
 
 def _exposed(endpoint: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The guard of the view {endpoint!r} stands above its route and protects nothing. Write the"
+        f"The guard of the view {endpoint!r} is above its route and protects nothing. Write the"
         " route first and @auth.require(…) below it. For a view that other code registers, write"
         f" auth.declare_view(app, {endpoint!r}, require(…))."
     )

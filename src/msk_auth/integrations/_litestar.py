@@ -1,8 +1,8 @@
-"""What the Litestar adapter is made of: its answers to errors, logins by Litestar's own JWT authentication, policies by path.
+"""Parts of the Litestar adapter: answers to errors, logins by Litestar's own JWT authentication, policies by path.
 
-Every error is a problem document, on HTTP and before a websocket's handshake. Litestar hands exceptions of websockets to no
-handler: it closes with a code of its own (4500). So what is raised there is remembered as it passes, and the close that follows
-gets the code and reason of the problem.
+Every error is a problem document, on HTTP and before a websocket's handshake. Litestar calls no handler for exceptions of
+websockets: it closes with its own code (4500). So the adapter remembers the exception, and changes the following close to
+the code and reason of the problem.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ from ._asgi import is_open, noting_handshake, refuse_websocket
 _INTERNAL: Final = 500
 _MAX_ERRORS: Final = 50
 _RAISED: Final = "msk_auth.raised"
-"""Where a websocket keeps the answer to what its handler raised."""
-
-# Those that an application may have a handler for.
+"""The key of a websocket's scope for the answer to its handler's exception."""
+# The exceptions for which an application may have a handler.
 _KINDS: Final[Mapping[int, type[HTTPException]]] = {
     400: ClientException,
     401: NotAuthorizedException,
@@ -56,7 +55,7 @@ _KINDS: Final[Mapping[int, type[HTTPException]]] = {
     503: ServiceUnavailableException,
 }
 
-# Its functions are not completely typed.
+# The functions of this module are not completely typed.
 _untyped_responses: Final = cast("Any", litestar_responses)
 
 
@@ -65,7 +64,7 @@ class ErrorAnswers:
 
     Args:
         renderer: Writes the documents.
-        errors: With `all` answers what others raise too; with `http` answers problems as Litestar's HTTP errors.
+        errors: With `all` also answers exceptions that are not problems; with `http` answers problems as Litestar's HTTP errors.
     """
 
     def __init__(self, renderer: ProblemRenderer, errors: Errors) -> None:
@@ -74,7 +73,7 @@ class ErrorAnswers:
         self._on_problem = self.on_problem_as_http if errors == "http" else self.on_problem
 
     def add_to(self, handlers: dict[Any, Any]) -> None:
-        """Answer what the application has no handler for."""
+        """Answer exceptions for which the application has no handler."""
         handlers.setdefault(Problem, self._on_problem)
         if not self._all_errors:
             return
@@ -83,11 +82,11 @@ class ErrorAnswers:
             handlers.setdefault(Exception, self.on_exception)
 
     def on_problem(self, _request: Request[Any, Any, Any], error: Problem) -> Response[bytes]:
-        """A problem as its document."""
+        """Answer a problem with its document."""
         return to_response(self._renderer.answer(error))
 
     def on_problem_as_http(self, request: Request[Any, Any, Any], error: Problem) -> Response[Any]:
-        """A problem as Litestar answers an HTTP error of its status, with the handler that the application has for it."""
+        """Answer a problem like Litestar's HTTP error of the same status, with the application's handler if any."""
         headers = error.response_headers(self._renderer.realm)
         kind = _KINDS.get(error.status, ClientException if error.status < 500 else HTTPException)
         extra = {"code": error.code, **error.members()}
@@ -102,26 +101,26 @@ class ErrorAnswers:
     def on_http_exception(
         self, request: Request[Any, Any, Any], error: HTTPException
     ) -> Response[bytes]:
-        """An error that Litestar found by itself, or that a handler raised in its words."""
+        """Answer an `HTTPException` of Litestar or of a handler."""
         if error.status_code == _INTERNAL:
             return self.on_exception(request, error)
         headers = dict(error.headers or {})
         if error.status_code < 400:
-            # A redirect, say: no problem at all.
+            # Not an error, such as a redirect.
             return Response(
                 b"", status_code=error.status_code, headers=headers, media_type=MediaType.TEXT
             )
         return to_response(self._answer(error).with_headers(headers.items()))
 
     def on_exception(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        """An unexpected exception. Whether it is logged is up to the application's `logging_config`."""
+        """Answer an unexpected exception. The application's `logging_config` decides whether it is logged."""
         if request.app.debug:
             shown: Response[Any] = _untyped_responses.create_debug_response(request, error)
             return shown
         return to_response(self._renderer.http_error(_INTERNAL))
 
     async def remember(self, error: Exception, scope: Scope) -> None:
-        """Called by Litestar for what was raised, before it closes a websocket."""
+        """Called by Litestar for an exception, before it closes a websocket."""
         memory = cast("Memory", scope)
         if memory["type"] != "websocket":
             return
@@ -133,7 +132,7 @@ class ErrorAnswers:
             memory[_RAISED] = self._answer(error)
 
     def closing_with_codes(self, scope: Memory, send: Send) -> Send:
-        """A `send` for a websocket that closes as the other adapters do when its handler raised something."""
+        """A `send` for a websocket that closes like the other adapters after an exception of its handler."""
         note_and_send = noting_handshake(scope, send)
 
         async def send_or_refuse(message: Message) -> None:
@@ -147,7 +146,7 @@ class ErrorAnswers:
         return send_or_refuse
 
     async def deny_websocket(self, scope: Memory, send: Send, problem: Problem) -> None:
-        """Refuse a handshake: with the whole answer if the server can send it, else with a bare 403."""
+        """Refuse a handshake: with the whole answer if the server can send it, otherwise with a bare 403."""
         await refuse_websocket(scope, send, self._renderer.answer(problem), is_accepted=False)
 
     def _answer(self, error: HTTPException) -> Answer:
@@ -155,7 +154,7 @@ class ErrorAnswers:
             return self._renderer.answer(InputInvalid(_fields(error)))
         if isinstance(error.__cause__, SerializationException):
             return self._renderer.answer(InputInvalid.of("", "The body is not valid JSON."))
-        # Some of Litestar's errors have a text of their own that says no more than their status.
+        # The default text of some of Litestar's errors only repeats their status.
         default = getattr(type(error), "detail", None)
         detail = None if error.detail == default else error.detail
         members = {} if error.extra is None else {"context": error.extra}
@@ -165,8 +164,8 @@ class ErrorAnswers:
 def _handler_of(
     request: Request[Any, Any, Any], error: HTTPException
 ) -> Callable[[Any, Any], Response[Any]]:
-    """What answers an HTTP error, as Litestar looks for it."""
-    # Its types are not complete.
+    """The handler of an HTTP error that Litestar would choose."""
+    # Litestar's types are not complete.
     route_handler: Any = request.scope["route_handler"]
     handlers: dict[object, Any] = route_handler.resolve_exception_handlers()
     kinds = (error.status_code, *type(error).__mro__)
@@ -176,7 +175,7 @@ def _handler_of(
 
 
 def to_response(answer: Answer) -> Response[Any]:
-    """The answer as Litestar sends it."""
+    """The answer as Litestar's response."""
     return Response(
         answer.body or None,
         status_code=answer.status,
@@ -189,7 +188,7 @@ def _fields(error: ValidationException) -> list[FieldError]:
     if isinstance(error.extra, list):
         return [_field(each) for each in error.extra[:_MAX_ERRORS]]
     if isinstance(error.__cause__, KeyError):
-        # Litestar's own text repeats the query, in which there might be anything.
+        # Litestar's own text repeats the query, which may contain anything.
         return [FieldError(str(error.__cause__.args[0]), "This parameter is required.")]
     return [FieldError("", error.detail)]
 
@@ -204,27 +203,27 @@ def _field(entry: object) -> FieldError:
 
 
 class JWTLogin:
-    """Accepts the tokens of Litestar's own JWT authentication as logins, as they are.
+    """Accepts the tokens of Litestar's own JWT authentication as logins.
 
-    It belongs into both lists of `logins`: an authenticator asks it about bearer credentials, and the adapter about requests
-    without one, whose token is in the cookie of `JWTCookieAuth` or `OAuth2PasswordBearerAuth`::
+    Put it into both lists of `logins`: the authenticator calls it for bearer credentials, and the adapter for requests
+    with the token in the cookie of `JWTCookieAuth` or `OAuth2PasswordBearerAuth`::
 
         login = JWTLogin(jwt_auth)
         authenticator = AsyncAuthenticator(store, find_owner=users, logins=[login])
         auth = LitestarAuth(authenticator, logins=[login], own_auth=jwt_auth)
 
-    A token is verified as `jwt_auth` verifies it, with its audiences, its issuers and its required claims, and is read by
-    :meth:`~msk_auth.Login.from_claims`. `retrieve_user_handler` is not called: what it refuses, `find_owner`
-    has to refuse. A token with an `aud` is no login unless `jwt_auth` names accepted audiences (RFC 7519, section 4.1.3): it may
-    have been issued for something else, such as the second step of a login.
+    Verifies a token like `jwt_auth`, with its audiences, its issuers and its required claims, and reads it with
+    :meth:`~msk_auth.Login.from_claims`. `retrieve_user_handler` is not called: `find_owner` must refuse the users that this
+    handler refuses. A token with an `aud` is refused unless `jwt_auth` names accepted audiences (RFC 7519, section 4.1.3): it may
+    have been issued for another purpose, such as the second step of a login.
 
     Args:
         jwt_auth: The application's own authentication.
-        subject: The claim that has the owner's id, where `sub` has something else, such as an email address.
+        subject: The claim with the owner's id, if `sub` has another value, such as an email address.
 
     Raises:
-        ConfigurationError: It is of another kind, or has a `revoked_token_handler`: that takes the connection of one request,
-            and a verified login serves others as well.
+        ConfigurationError: `jwt_auth` is of another kind, or has a `revoked_token_handler`, which takes the connection of one
+            request, although requests share a verified login.
     """
 
     def __init__(self, jwt_auth: BaseJWTAuth[Any, Any], *, subject: str = "sub") -> None:
@@ -234,7 +233,7 @@ class JWTLogin:
                 f"JWTLogin takes a JWTAuth, JWTCookieAuth or OAuth2PasswordBearerAuth, not {type(given).__name__}. Write a"
                 " function for other logins."
             )
-        # The types of its members are not complete.
+        # The types of `jwt_auth` are not complete.
         self._jwt_auth: Any = jwt_auth
         if self._jwt_auth.revoked_token_handler is not None:
             raise ConfigurationError(
@@ -244,7 +243,7 @@ class JWTLogin:
         self._subject = subject
 
     def __call__(self, source: str | ASGIConnection[Any, Any, Any, Any]) -> Login | None:
-        """The login that a bearer credential is, or that a request has in its cookie; None if there is none."""
+        """The login of a bearer credential, or in the cookie of a request; None if there is none."""
         jwt_auth = self._jwt_auth
         encoded = source if isinstance(source, str) else self._find(source)
         try:
@@ -263,7 +262,7 @@ class JWTLogin:
             return None
         if token.aud is not None and not jwt_auth.accepted_audiences:
             return None
-        # A token class of the application may have fields of its own for claims.
+        # A token class of the application may have its own fields for claims.
         claims = token.extras | {each.name: getattr(token, each.name) for each in fields(token)}
         claims["exp"] = token.exp.timestamp()
         return Login.from_claims(claims, subject=self._subject)
@@ -281,30 +280,30 @@ _ENTRY: Final = re.compile(r"/|(/[^/*]+)+(/\*)?")
 
 
 class PathPolicies:
-    """What handlers demand by their path: for those of other plugins, which take neither guards nor an `opt`.
+    """The policies of handlers by path, for other plugins' handlers, which take neither guards nor an `opt`.
 
-    The paths are those that handlers are registered under. The paths of requests play no part.
+    The paths are those of the registration, not of requests.
 
     Args:
-        policies: The entry `/jobs` is for that path alone, `/jobs/*` for it and all below it. None means public, `own_guard` that
-            the application guards it itself.
+        policies: The entry `/jobs` is only for that path, `/jobs/*` for it and all paths below. None means public, `own_guard`
+            that the application guards the handlers itself.
 
     Raises:
-        ConfigurationError: An entry has another form, or no policy.
+        ConfigurationError: An entry is malformed, or has no policy.
     """
 
     def __init__(self, policies: Mapping[str, Policy | OwnGuard | None]) -> None:
         for entry, policy in cast("Mapping[object, object]", policies).items():
             if not isinstance(entry, str) or not _ENTRY.fullmatch(entry):
                 raise ConfigurationError(
-                    f"{entry!r} in paths is no path. Write '/jobs' for one path as the route audit lists it, or"
-                    " '/jobs/*' for it and all below it. For every handler there is default=…."
+                    f"{entry!r} in paths is not a path. Write '/jobs' for one path as the route audit lists it, or"
+                    " '/jobs/*' for it and all paths below. For all handlers use default=…."
                 )
             check_policy(policy, f"paths[{entry!r}]")
         self._policies = dict(policies)
 
     def find(self, path: str) -> tuple[Policy, ...] | OwnGuard | None:
-        """What the handlers of a path demand: empty if they are public, None if no entry is for them.
+        """The policies of the handlers of a path: empty if they are public, None if no entry matches.
 
         The longest entry counts.
         """
@@ -320,12 +319,12 @@ class PathPolicies:
 
 
 def check_policy(policy: object, name: str) -> None:
-    """Check an argument that is a policy, `own_guard` or None.
+    """Check that an argument is a policy, `own_guard` or None.
 
     Raises:
-        ConfigurationError: It is something else.
+        ConfigurationError: The argument is something else.
     """
     if policy is not None and not isinstance(policy, Policy | OwnGuard):
         raise ConfigurationError(
-            f"{name} is no policy: {policy!r}. Write require(…), require_interactive(…) or own_guard of msk_auth, or None."
+            f"{name} is not a policy: {policy!r}. Write require(…), require_interactive(…) or own_guard of msk_auth, or None."
         )

@@ -1,4 +1,4 @@
-"""What the Starlette and FastAPI adapters share: both are Starlette applications underneath."""
+"""The base of the adapters for Starlette and FastAPI, whose applications are Starlette applications."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from ._asgi import (
 )
 
 POLICY_ATTRIBUTE: Final = "msk_auth_policy"
-"""Where a guarded endpoint carries its policy."""
+"""The attribute of a guarded endpoint with its policy."""
 
 _PUBLIC_ATTRIBUTE: Final = "msk_auth_public"
 
@@ -59,7 +59,7 @@ EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
 
 class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
-    """Guards, error handlers and key routes on top of one authenticator."""
+    """Guards, error handlers and key routes with an authenticator."""
 
     def _connection(self, scope: Memory) -> HTTPConnection:
         return HTTPConnection(scope)
@@ -71,24 +71,24 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         *,
         errors: Errors = "problems",
     ) -> AppT:
-        """Prepare an application, and return it: a handler for problems, and the authenticator's lifespan.
+        """Add a handler for problems and the authenticator's lifespan to an application, and return it.
 
         Every :class:`~msk_auth.errors.Problem` is answered with a problem document, unless the application has a handler for it; the
-        OpenAPI document of FastAPI says so. The authenticator is opened after the application's lifespan has begun and closed
-        before it ends, so that the times of last use are written while the store is still open.
+        OpenAPI document of FastAPI describes these answers. The authenticator is opened after the application's lifespan has begun
+        and closed before it ends, so that the times of last use are written while the store is still open.
 
-        An application that is mounted in another one needs an `install` of its own.
+        A mounted application needs its own `install`.
 
         Args:
             app: The application.
             authenticator: The application's own, if the adapter was made without one.
-            errors: Which errors are answered. By default problems alone: what the framework and the application raise is
-                left as it is. `http` answers refusals as the framework's own `HTTPException` of the same status: with the
-                application's handler for it, where it has one. `all` answers HTTP errors, FastAPI's validation errors and
-                unexpected exceptions with problem documents too, except where the application has a handler of its own.
+            errors: The errors to answer. By default only problems; other errors of the framework and the application stay
+                unchanged. `http` answers refusals as the framework's own `HTTPException` of the same status, with the
+                application's handler for it, if any. `all` also answers HTTP errors, FastAPI's validation errors and
+                unexpected exceptions with problem documents, unless the application has a handler for them.
 
         Raises:
-            ConfigurationError: The application has another adapter already, or has started, or is of another framework; or
+            ConfigurationError: The application already has an adapter, or has started, or is of another framework; or
                 there is no authenticator, or there are two.
         """
         installed = getattr(app.state, "msk_auth", None)
@@ -96,8 +96,8 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             return app
         if installed is not None:
             raise ConfigurationError(
-                f"This application has a {type(installed).__name__} already. Use that one for all"
-                " of its routes."
+                f"This application already has a {type(installed).__name__}. Use it for all"
+                " routes of the application."
             )
         if app.middleware_stack is not None:
             raise ConfigurationError("Call install(app) before the application starts.")
@@ -107,25 +107,25 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         return app
 
     def public(self, endpoint: EndpointT) -> EndpointT:
-        """Declare that an endpoint needs no credentials, or a mounted application such as static files.
+        """Declare that an endpoint, or a mounted application such as static files, needs no credentials.
 
-        It changes nothing for requests: the route audit reads it.
+        The mark is only for the route audit and changes nothing for requests.
 
         Raises:
-            ConfigurationError: It has a guard.
+            ConfigurationError: The endpoint has a guard.
         """
         if declared_policies(endpoint):
             raise ConfigurationError(
-                f"{endpoint!r} is declared public and guarded as well. Take off auth.public or the guard."
+                f"{endpoint!r} is declared public and guarded as well. Remove auth.public or the guard."
             )
-        # A method has no room for a mark of its own.
+        # A bound method takes no attributes.
         setattr(getattr(endpoint, "__func__", endpoint), _PUBLIC_ATTRIBUTE, True)
         return endpoint
 
     def declare(self, endpoint: EndpointT, policy: Policy) -> EndpointT:
         """Declare the policy of an endpoint that calls :meth:`admit` itself, for the route audit.
 
-        It guards nothing: the call does.
+        Only the call of :meth:`admit` guards the endpoint.
         """
         return declare(endpoint, policy)
 
@@ -164,7 +164,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
     def _endpoint(
         self, route: Route, throttle: Throttle[Request] | None = None
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Serves a route of the library, with its guard: it cannot be mounted without."""
+        """An endpoint for a route of the library, which always has its guard."""
 
         async def endpoint(request: Request) -> Response:
             answer = await self._respond(
@@ -182,7 +182,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         return declare(endpoint, route.policy)
 
     async def _on_problem(self, connection: HTTPConnection, error: Problem) -> Response | None:
-        # Its frames refer to each other and to the credentials: without this they would stay until the next run of the
+        # The frames refer to each other and to the credentials: without this they would stay until the next run of the
         # garbage collector.
         error.__traceback__ = None
         return await _send(connection, self._renderer.answer(error))
@@ -198,7 +198,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         raised.__cause__ = error
         handlers = cast("dict[object, Any]", connection.app.exception_handlers)
         kinds = (raised.status_code, *type(raised).__mro__)
-        # Starlette calls those of 500 and Exception elsewhere.
+        # Starlette calls the handlers of 500 and Exception elsewhere.
         found = [handlers[kind] for kind in kinds if kind in handlers.keys() - {500, Exception}]
         handler = found[0] if found else ExceptionMiddleware(connection.app).http_exception
         response: Response = await call_awaited(handler, connection, raised)
@@ -214,7 +214,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
     ) -> Response | None:
         headers = dict(error.headers or {})
         if error.status_code < 400:
-            # A redirect, for example: no problem at all.
+            # Not an error, such as a redirect.
             return Response(status_code=error.status_code, headers=headers)
         answer = self._http_error(error)
         return await _send(connection, answer.with_headers(headers.items()))
@@ -223,7 +223,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         return self._renderer.http_error(error.status_code, str(error.detail))
 
     async def _on_exception(self, connection: HTTPConnection, error: Exception) -> Response | None:
-        # Starlette logs it through the server, after this. A problem comes here from a middleware.
+        # Starlette logs the exception later, through the server. A problem comes from a middleware.
         if isinstance(error, Problem):
             return await _send(connection, self._renderer.answer(error))
         return await _send(connection, self._renderer.http_error(500))
@@ -246,12 +246,12 @@ def declared_policies(endpoint: object) -> tuple[Policy, ...] | None:
 
 
 def is_public(endpoint: object) -> bool:
-    """True if an endpoint, or what a guard stands around, is declared public."""
+    """True if an endpoint, or the function inside a guard, is declared public."""
     return any(getattr(layer, _PUBLIC_ATTRIBUTE, False) is True for layer in layers(endpoint))
 
 
 def to_response(answer: Answer) -> Response:
-    """The answer as Starlette sends it."""
+    """The answer as Starlette's response."""
     return Response(answer.body, answer.status, dict(answer.headers))
 
 
@@ -270,18 +270,18 @@ async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
 # The route audit.
 
 _HANDLED: Final = ("get", "head", "post", "put", "patch", "delete", "options")
-_CONTRADICTION: Final = "is declared public and guarded as well. Take off one of the two."
+_CONTRADICTION: Final = "is declared public and guarded as well. Remove one of the two."
 
 
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
-    """A route to be read.
+    """A route to read.
 
     Attributes:
-        route: What the framework routes by.
-        shown: Where its path, methods and endpoint are, as they are served.
-        guards: Gives the policies of guards that are not on the endpoint itself, for a method; None is a websocket's.
-        own_guard: Whether a guard of the application that is not on the endpoint itself is marked with `own_guard`.
+        route: The route object of the framework.
+        shown: The object with the served path, methods and endpoint.
+        guards: Returns the policies of guards that are not on the endpoint itself, for a method; None for a websocket.
+        own_guard: True if a guard of the application that is not on the endpoint itself is marked with `own_guard`.
     """
 
     route: BaseRoute
@@ -303,7 +303,7 @@ _SEGMENT: Final = r"(?:(?!\{\w+:path\})[^/])+"
 def read_in_order(
     entries: Iterable[RouteEntry], router: Any, prefix: str
 ) -> Iterator[AuditedRoute]:
-    """The routes of a router, whose first match takes a request: those that never get one name the other."""
+    """The routes of a router, whose first match serves a request: a shadowed route names the earlier route."""
     earlier: list[tuple[AuditedRoute, re.Pattern[str]]] = []
     for route in _read_entries(entries, prefix):
         first = next((each.path for each, paths in earlier if _takes(each, paths, route)), None)
@@ -319,7 +319,7 @@ def _takes(first: AuditedRoute, paths: re.Pattern[str], later: AuditedRoute) -> 
 
 
 def _paths_of(route: AuditedRoute) -> re.Pattern[str]:
-    """The paths that a route takes. A placeholder that converts takes those of the same kind alone."""
+    """The paths that a route serves. A placeholder with a convertor matches only values of its kind."""
     pattern, end = "", 0
     for found in _PLACEHOLDER.finditer(route.path):
         taken = {None: _SEGMENT, ":str": _SEGMENT, ":path": ".*"}
@@ -331,7 +331,7 @@ def _paths_of(route: AuditedRoute) -> re.Pattern[str]:
 
 
 def _read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[AuditedRoute]:
-    """The routes, mounts and hosts that these entries stand for."""
+    """The routes, mounts and hosts of these entries."""
     for entry in entries:
         shown = entry.shown
         path = prefix + (getattr(shown, "path", None) or "")
@@ -351,14 +351,14 @@ def _read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[Audite
 
 
 def _read_default(router: Any, prefix: str) -> Iterator[AuditedRoute]:
-    """What answers where no route does, if the application has put something there."""
+    """The application's own default of a router, if any."""
     default: object = router.default
     if getattr(default, "__func__", None) is not Router.not_found:
         yield _found(default, f"{prefix}/…", (ANY_METHOD,), "route")
 
 
 def _inside_middleware(mount: Any) -> Any:
-    """What is mounted, without the middleware of the mount: it has the routes of the mount, or is declared public."""
+    """The mounted application, without the middleware of the mount: it has the routes, or is declared public."""
     routes = getattr(mount, "routes", None)
     layer = mount.app
     while layer is not None:
@@ -384,7 +384,7 @@ def _read_route(entry: RouteEntry, path: str) -> Iterator[AuditedRoute]:
             yield _found(endpoint, path, (method,), "route", entry)
         return
     entry = replace(entry, own_guard=entry.own_guard or has_own_guard(endpoint))
-    # Each method has a guard of its own; others than these are answered 405 by the class.
+    # Each method has its own guard; the class answers 405 to other methods.
     for name in _HANDLED:
         handler = getattr(endpoint, name, None)
         if name == "head" and handler is None:

@@ -13,9 +13,8 @@
     @app.get("/tasks", dependencies=[auth.require("tasks:read")])
     async def tasks(principal: CurrentPrincipal) -> list[Task]: ...
 
-A guard is one dependency without dependencies of its own; several guards on one route authenticate
-once. They guard what FastAPI routes: a mounted application, `add_route`, static files and the docs
-pages are no part of a router's or an application's `dependencies`.
+A guard is a dependency; several guards on a route authenticate once. They guard only FastAPI's routes: `dependencies` of
+a router or an application do not apply to mounted applications, `add_route`, static files and the docs pages.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations below at run time.
@@ -94,21 +93,21 @@ _DEFAULT_HANDLERS: Final[Mapping[object, object]] = {
     RequestValidationError: request_validation_exception_handler,
     WebSocketRequestValidationError: websocket_request_validation_exception_handler,
 }
-# What FastAPI says of a body that is not UTF-8, or nested too deeply.
+# FastAPI's message for a body that is not UTF-8, or nested too deeply.
 _BODY_ERROR: Final = "There was an error parsing the body"
 _PLACES: Final = frozenset({"body", "query", "path", "header", "cookie"})
 _MAX_ERRORS: Final = 50
 
 
 class Guard(SecurityBase, Generic[UserT]):
-    """A dependency that lets a request or a websocket pass, as its principal, or raises.
+    """A dependency that returns the principal of a request or a websocket, or raises.
 
-    Made by :class:`FastAPIAuth`. A test replaces one with
+    Made by :class:`FastAPIAuth`. Replace a guard in a test with
     `app.dependency_overrides[auth.principal.dependency]`.
 
     Attributes:
-        policy: What it demands.
-        unsafe: In its place, of a websocket and of a request whose method is not safe. None: there is no difference.
+        policy: The policy.
+        unsafe: The policy for websockets and unsafe methods; None for the same policy.
     """
 
     def __init__(
@@ -118,14 +117,14 @@ class Guard(SecurityBase, Generic[UserT]):
         session: Depends | None,
         admit: Callable[[Memory, Policy, object], Awaitable[Principal[UserT]]],
     ) -> None:
-        # The finished document has other schemes: one guard may be passed with one of two.
+        # The completed document has other schemes: a guard may accept either of two.
         self.model: SecurityBaseModel = HTTPBearer()
         self.scheme_name: str = scheme_name([policy], unsafe)
         self.policy = policy
         self.unsafe = unsafe
         self._admit = admit
-        # FastAPI reads it when a route is declared. Without a dependency `session` must not be in it: FastAPI would take it from
-        # the query, where a client chooses it.
+        # FastAPI reads the signature when a route is declared. Without a dependency, it must not have `session`: FastAPI would
+        # read it from the query, which a client chooses.
         connection, given = inspect.signature(self.__call__).parameters.values()
         more = [] if session is None else [given.replace(default=session)]
         self.__signature__: inspect.Signature = inspect.Signature([connection, *more])
@@ -137,7 +136,7 @@ class Guard(SecurityBase, Generic[UserT]):
 
         Args:
             connection: The request or websocket.
-            session: The application's session of the request, if the adapter was given its dependency.
+            session: The application's session of the request, if the adapter has its dependency.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
@@ -146,7 +145,7 @@ class Guard(SecurityBase, Generic[UserT]):
         return await self._admit(connection.scope, policy, session)
 
     def policy_for(self, method: str | None) -> Policy:
-        """What it demands of a request with this method; None is a websocket's."""
+        """The policy for a method; None for a websocket."""
         return self.policy if self.unsafe is None or method in SAFE_METHODS else self.unsafe
 
 
@@ -156,23 +155,23 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
     A guard is a dependency. Use it in `Annotated[Principal[User], …]` or in `dependencies=[…]`.
 
     Args:
-        authenticator: Decides; also an attribute. What an `Authenticator` does runs in threads, so
-            that a synchronous application needs one engine. None: give it to :meth:`install`, once the application exists.
-        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
-            the `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
+        authenticator: The authenticator; also an attribute. An `Authenticator` runs in threads, so that a synchronous
+            application needs one engine. None: give it to :meth:`install` later.
+        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes the
+            `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None. They are called in this order.
         own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
-            route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
-            that a page of the same origin sent the request.
+            route, including the key routes. By default such a login is accepted for an unsafe method, or a websocket, only if
+            the browser shows that a page of the same origin sent the request.
         header: The name of a header in which clients may send a key in place of `Authorization`, such as `X-API-Key`. A request
-            with both is malformed, and a token is never read from it. None: keys are read from `Authorization` alone.
-        login_scheme: How users log in, for the OpenAPI document: `OAuth2PasswordBearer(tokenUrl=…)` keeps the form behind the
+            with both is malformed, and tokens in this header are refused. None: keys are read only from `Authorization`.
+        login_scheme: The scheme of logins in the OpenAPI document: `OAuth2PasswordBearer(tokenUrl=…)` keeps the form behind the
             button "Authorize". By default a bearer token.
         session: The application's dependency with the session of a request, such as `get_db`. The guards depend on it, so that
-            :class:`~msk_auth.Users` read the user in that session; a test replaces it in `app.dependency_overrides` as ever.
+            :class:`~msk_auth.Users` read the user in that session; tests can replace it in `app.dependency_overrides`.
 
     Raises:
-        ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator reads no users in a
-            session.
+        ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator does not read
+            users in a session.
     """
 
     def __init__(
@@ -200,48 +199,47 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
 
     @property
     def principal(self) -> Security:
-        """A guard that demands to be authenticated at all, for `Annotated[Principal[User], auth.principal]`."""
+        """A guard that requires only authentication, for `Annotated[Principal[User], auth.principal]`."""
         return self._guard(Policy())
 
     def principal_of(self, connection: HTTPConnection) -> Principal[UserT]:
-        """The principal of a request that a guard has let pass, for functions that take the request and are no dependency of a guard.
+        """The principal of a request that a guard has admitted, for functions that take the request and depend on no guard.
 
         Raises:
-            Problem: Its credentials are missing or were refused.
-            ConfigurationError: No guard has verified it: ask :meth:`is_admitted` first.
+            Problem: The credentials are missing or were refused.
+            ConfigurationError: No guard has verified the request: call :meth:`is_admitted` first.
         """
         return known_principal(connection.scope, self._bound_in(connection.scope)._authenticator)
 
     @property
     def any_credential(self) -> Security:
-        """A guard that lets every accepted credential pass, also a key with scopes of its own.
+        """A guard that accepts every credential, even a scoped key.
 
-        For what a key may learn about itself. It demands no permission, so what it guards should need none.
+        For information that a key may read about itself, and other operations that need no permission.
         """
         return self._guard(any_credential())
 
     def protect(self, policy: Policy, *, unsafe: Policy | None = None) -> Security:
-        """A guard for a whole router, by method, which no route of it has to name.
+        """A guard for a whole router, by method.
 
         ::
 
             router = APIRouter(dependencies=[auth.protect(require("tasks:read"), unsafe=require("tasks:write"))])
 
-        `app.include_router(router, dependencies=[…])` takes it as well, for a router that stays as it is. What a route declares
-        itself is demanded on top of it.
+        For an unchanged router, use it in `app.include_router(router, dependencies=[…])`. A route's own guard applies in
+        addition.
 
         Args:
-            policy: What every request demands: :func:`~msk_auth.require` or :func:`~msk_auth.require_interactive`.
-            unsafe: What websockets, and requests with other methods than GET, HEAD, OPTIONS and TRACE demand in its place. None:
-                the same.
+            policy: The policy of every request: :func:`~msk_auth.require` or :func:`~msk_auth.require_interactive`.
+            unsafe: The policy for websockets, and for methods other than GET, HEAD, OPTIONS and TRACE. None: the same policy.
         """
         return self._guard(policy, unsafe)
 
     @property
     def owner_id(self) -> Depends:
-        """The id of the principal's owner, for `Annotated[str, auth.owner_id]`. It demands what :attr:`principal` does."""
+        """The id of the principal's owner, for `Annotated[str, auth.owner_id]`, with the same guard as :attr:`principal`."""
         if self._owner_id is None:
-            # FastAPI reads the default; the principal has a type of the application's.
+            # FastAPI reads the default; the type of the principal is the application's.
             async def owner_id(principal: Any = self.principal) -> str:
                 known: Principal[UserT] = principal
                 return known.owner.id
@@ -250,26 +248,26 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         return self._owner_id
 
     def user(self, *permissions: str, load_user: Callable[..., object] | None = None) -> Depends:
-        """A guard that gives the application's user, for `Reader = Annotated[User, auth.user("tasks:read")]`.
+        """A guard that returns the application's user, for `Reader = Annotated[User, auth.user("tasks:read")]`.
 
-        It demands what `require` with these permissions does. The user is loaded once per request, in the request's own
-        session. It is the one that :class:`~msk_auth.Users` have loaded to decide about the request, if the adapter has a
-        `session`. Otherwise write `auth.user("tasks:read", load_user=load_user)` with a dependency that loads it::
+        Its policy is `require` with these permissions. The user is loaded once per request, in the request's own
+        session. If the adapter has a `session`, :class:`~msk_auth.Users` load the user when the request is verified.
+        Otherwise write `auth.user("tasks:read", load_user=load_user)` with a dependency that loads the user::
 
             def load_user(session: SessionDep, owner_id: Annotated[str, auth.owner_id]) -> User | None:
                 return session.get(User, int(owner_id))
 
-        Where it finds none, the request is refused as one of an owner who is gone: `owner_disabled` for a key,
-        `token_revoked` for a login.
+        If no user is found, the request is refused like that of a deleted owner: `owner_disabled` for a key, `token_revoked`
+        for a login.
 
         Args:
-            permissions: All of these are needed. Without one, it demands what :attr:`principal` does.
-            load_user: A dependency of the application, `async` or not. None: what the authenticator's `Users` load.
+            permissions: All of these are required. Without a permission, the policy is that of :attr:`principal`.
+            load_user: A dependency of the application, `async` or not. None: the authenticator's `Users` load the user.
 
         Raises:
-            ConfigurationError: A permission cannot be one. There is no `load_user`, and the adapter has no `session` or its
+            ConfigurationError: A permission is malformed. There is no `load_user`, and the adapter has no `session` or its
                 authenticator no `Users`. Or the function depends neither on :attr:`owner_id` nor on another guard, or takes
-                `owner_id` from the query, where a client writes what it likes.
+                `owner_id` from the query, which a client chooses.
         """
         guard = self._guard(require(*permissions))
         if load_user is None:
@@ -278,7 +276,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         from_query = {field.name for field in dependant.query_params}
         if "owner_id" in from_query or next(_guards_in(dependant, ()), None) is None:
             raise ConfigurationError(
-                f"{load_user!r} does not depend on who the request acts as. Give it a parameter"
+                f"{load_user!r} does not depend on the caller of the request. Give it a parameter"
                 " `owner_id: Annotated[str, auth.owner_id]`."
             )
 
@@ -309,15 +307,15 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         tags: Sequence[str] = (TAG,),
         operation_id: Callable[[str], str] | None = None,
     ) -> APIRouter:
-        """A router with which people manage their own keys. Its guards cannot be taken off.
+        """A router with which people manage their own keys. Its guards cannot be removed.
 
         Args:
-            prefix: Where to serve them.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
-                default all. In the place of one that is left out the application can have a route of its own.
-            tags: Of the routes in the OpenAPI document.
-            operation_id: Gives a route its `operationId`, from its name such as `list_keys`. By default they are made as the
-                application makes those of its own routes.
+            prefix: The routes' prefix.
+            operations: The operations to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`,
+                `delete_key`. By default all. In place of a missing operation the application can add its own route.
+            tags: Tags of the routes in the OpenAPI document.
+            operation_id: Returns a route's `operationId` for its name, such as `list_keys`. By default like those of the
+                application's own routes.
         """
         return self._router(key_routes(operations), prefix, tags, operation_id)
 
@@ -330,16 +328,16 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         tags: Sequence[str] = (TAG,),
         operation_id: Callable[[str], str] | None = None,
     ) -> APIRouter:
-        """A router with which administrators list and revoke the keys of all owners. Its guards cannot be taken off.
+        """A router with which administrators list and revoke the keys of all owners. Its guards cannot be removed.
 
-        Each demands the interactive login with the permission that `admin` was made with. None makes a key, extends one or has
-        a key's value.
+        Each requires an interactive login with the permission of `admin`. They cannot create or extend keys, or show their
+        values.
 
         Args:
-            admin: Lists and revokes, for the authenticator of the application. `AdminKeys` run in threads.
-            prefix: Where to serve it.
-            operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
-            tags: Of the routes in the OpenAPI document.
+            admin: Lists and revokes keys, with the application's authenticator. `AdminKeys` run in threads.
+            prefix: The routes' prefix.
+            operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
+            tags: Tags of the routes in the OpenAPI document.
             operation_id: As for :meth:`key_routes`.
         """
         return self._router(admin_key_routes(admin, operations), prefix, tags, operation_id)
@@ -357,7 +355,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
     ) -> APIRouter:
         router = APIRouter(prefix=prefix, tags=list(tags))
         for row in rows:
-            # For the documentation and the route audit: the endpoint checks the policy by itself.
+            # For the documentation and the route audit: the endpoint checks the policy itself.
             # It holds no session of the application while the store waits for a connection of its own.
             guards = [] if row.policy is None else [self._guard(row.policy, in_session=False)]
             router.add_api_route(
@@ -366,7 +364,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
                 methods=[row.method],
                 name=row.name,
                 dependencies=guards,
-                # The endpoint's own answer counts; these two keep the document to it.
+                # The endpoint's own answer counts; these two are for the document.
                 status_code=row.status,
                 response_class=Response,
                 operation_id=None if operation_id is None else operation_id(row.name),
@@ -379,7 +377,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         if session is not None:
             keep_session(scope, bound._authenticator, lambda: session)
         if policy.is_bare:
-            # The principal as a parameter, beside a guard of the route that says which keys may pass.
+            # A bare guard for the principal as a parameter, beside a guard of the route with a policy for keys.
             for guard in _guards_of(scope):
                 named = guard.policy_for(scope.get("method"))
                 if not named.is_bare:
@@ -389,7 +387,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         return principal
 
     def _session_to_read_in(self, scope: Memory) -> RequestSession | None:
-        # A guard that depends on it has kept it.
+        # A guard that depends on the session has kept it.
         return session_of(scope, self._authenticator)
 
     def _prepare(self, app: Starlette, errors: Errors) -> None:
@@ -419,7 +417,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         )
 
     def _add_handlers(self, app: Starlette) -> None:
-        # FastAPI has filled in its own handlers where the application named none.
+        # FastAPI has added its own handlers if the application has none.
         handlers = cast("dict[object, object]", app.exception_handlers)
         for kind, default in _DEFAULT_HANDLERS.items():
             if handlers.get(kind) is default:
@@ -437,7 +435,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         return await self._on_problem(connection, InputInvalid(_fields(errors)))
 
     def _to_http_exception(self, error: Problem, headers: dict[str, str]) -> HTTPException:
-        # Applications register their handlers for this class or for Starlette's, which it is a kind of.
+        # Applications register handlers for this class, or for its base class in Starlette.
         return FastAPIHTTPException(error.status, error.detail, headers)
 
     async def _on_http_exception(
@@ -448,8 +446,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         return await super()._on_http_exception(connection, error)
 
     async def _on_unreadable_body(self, connection: HTTPConnection) -> Response | None:
-        # FastAPI reads the body before it calls the guards. A refused caller gets the refusal, and
-        # nothing about the body.
+        # FastAPI reads the body before it calls the guards. A refused caller gets only the refusal.
         try:
             for guard in _guards_of(connection.scope):
                 await guard(connection)
@@ -463,18 +460,18 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         detail = cast("object", error.detail)
         if isinstance(detail, str):
             return super()._http_error(error)
-        # FastAPI lets an application raise any JSON; `detail` of a problem document is text.
+        # An application may raise any JSON as `detail`; in a problem document it is text.
         members = {} if detail is None else {"context": jsonable_encoder(detail)}
         return self._renderer.http_error(error.status_code, members=members)
 
     def _guard(
         self, policy: Policy, unsafe: Policy | None = None, *, in_session: bool = True
     ) -> Security:
-        # The same object for the same policy, so that FastAPI calls it once per request.
+        # One object for each policy, so that FastAPI calls it once per request.
         session = self._session if in_session else None
         key = (policy, unsafe, session is None)
         if key not in self._guards:
-            # The name of its scheme holds the permissions. FastAPI would call a dependency once for each list of scopes.
+            # The name of its scheme contains the permissions. FastAPI would call a dependency once for each list of scopes.
             self._guards[key] = Security(Guard(policy, unsafe, session, self._admit))
         return self._guards[key]
 
@@ -493,7 +490,7 @@ def _dotted(location: Sequence[object]) -> str:
 
 def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard[Any]]:
     """The guards of the route that a request was for, except those that a test replaced."""
-    # A route that is not FastAPI's own has no dependencies.
+    # Only FastAPI's own routes have dependencies.
     dependant: Dependant | None = getattr(scope.get("route"), "dependant", None)
     return _guards_in(dependant, scope["app"].dependency_overrides)
 
@@ -505,7 +502,7 @@ def _guards_in(dependant: Dependant | None, replaced: Collection[object]) -> Ite
 
 
 def _calls_in(dependant: Dependant | None) -> Iterator[object]:
-    """An endpoint and all that it depends on."""
+    """An endpoint and all of its dependencies."""
     pending = [] if dependant is None else [dependant]
     while pending:
         dependant = pending.pop(0)
@@ -521,13 +518,13 @@ def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
 
 
 def _read(app: FastAPI | APIRouter, prefix: str) -> Iterator[AuditedRoute]:
-    """The routes of a FastAPI application or a router: Starlette's, with the guards among their dependencies.
+    """The routes of a FastAPI application or a router, with the guards among their dependencies.
 
-    Newer versions of FastAPI keep an included router as one entry of its table, older ones do not. What lists its routes is
-    looked up by name, so that every version is read.
+    Newer versions of FastAPI keep an included router as one entry of the table, older ones do not. The function that lists its
+    routes is looked up by name, so that every version works.
     """
     router = app.router if isinstance(app, FastAPI) else app
-    # A guard that a test has replaced guards nothing.
+    # A guard that a test has replaced does not count.
     replaced = app.dependency_overrides if isinstance(app, FastAPI) else {}
     yield from read_in_order(_entries(router, replaced), router, prefix)
 

@@ -12,14 +12,13 @@
     def tasks():
         return {"owner": auth.current_principal.owner.id}
 
-The guard stands below the route. Above it, it would guard a function that no route calls: `auth.check(app)` finds that, and no
-request is answered.
+The guard is below the route. Above the route, it would guard a function that no route calls: `auth.check(app)` finds this mistake,
+and no request is answered.
 
-A blueprint or an application can be closed as a whole: `auth.protect(blueprint, require("tasks:read"),
-unsafe=require("tasks:write"))` guards all of its views, and `auth.protect(blueprint)` demands that each of them declares a
-policy, or `@auth.public`. `auth.check(app)` finds one that does not, and so does the first request. A guard covers every method of its
-rule, the OPTIONS that Flask answers by itself included, except for CORS preflights: they cannot carry credentials, and no view
-is called for them.
+You can guard a whole blueprint or application: `auth.protect(blueprint, require("tasks:read"),
+unsafe=require("tasks:write"))` guards all of its views, and `auth.protect(blueprint)` requires that each of them declares a
+policy, or `@auth.public`. `auth.check(app)` and the first request find views that do not. A guard covers every method of its
+rule, including the OPTIONS that Flask answers itself, except for CORS preflights: they have no credentials, and call no view.
 """
 
 from __future__ import annotations
@@ -119,43 +118,44 @@ T = TypeVar("T")
 _EXTENSION: Final = "msk_auth"
 
 LoginOfRequest: TypeAlias = Callable[[Request], Login | None]
-"""Finds a login in a request, such as in its session; None if there is none."""
+"""Finds a login in a request, such as in its session, or returns None."""
 
 Throttle: TypeAlias = Callable[[Request], object]
-"""Counts a request that needs no login, and raises :class:`~msk_auth.errors.TooManyAttempts` for one too many."""
+"""Counts a request that needs no login, and raises :class:`~msk_auth.errors.TooManyAttempts` over the limit."""
 
 
 class Decorator(Protocol):
-    """What :meth:`FlaskAuth.require` returns: it decorates views, async or not, and keeps their types."""
+    """The result of :meth:`FlaskAuth.require`: it decorates views, async or not, and keeps their types."""
 
     def __call__(self, view: Callable[P, T], /) -> Callable[P, T]: ...
 
 
 class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic[UserT]):
-    """Guards, error handlers and key routes for Flask, on top of one `Authenticator`.
+    """Guards, error handlers and key routes for Flask, with an `Authenticator`.
 
-    A guard is a decorator of views. It stands below the route, on functions or on the methods of a class-based view; for a
+    A guard is a decorator of views, below the route, on functions or on the methods of a class-based view; for a
     whole class write `decorators = [auth.require(…)]`.
 
     In a module write `auth = FlaskAuth()` and decorate the views; in the factory of the application write
-    `auth.init_app(app, authenticator)`. Each application may have an authenticator of its own.
+    `auth.init_app(app, authenticator)`. Each application may have its own authenticator.
 
     Args:
-        authenticator: Decides. None: each application gets its own with :meth:`init_app`.
-        app: Prepared at once, as by :meth:`init_app`.
+        authenticator: The authenticator. None: each application gets its own with :meth:`init_app`.
+        app: Passed to :meth:`init_app` at once.
         errors: As for :meth:`init_app`.
-        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
-            the request, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
+        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes the
+            request, and returns a :class:`~msk_auth.Login` or None. They are called in this order.
         own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
-            route, the key routes included. By default such a login counts for an unsafe method only if the browser shows
+            route, including the key routes. By default such a login is accepted for an unsafe method only if the browser shows
             that a page of the same origin sent the request.
         header: The name of a header in which clients may send a key in place of `Authorization`, such as `X-API-Key`. A request
-            with both is malformed, and a token is never read from it. None: keys are read from `Authorization` alone.
+            with both is malformed, and tokens in this header are refused. None: keys are read only from `Authorization`.
         session: Returns the session of the current request, such as `db.session` of Flask-SQLAlchemy.
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
     Raises:
-        ConfigurationError: It is not an `Authenticator`, `session` is no function or async, or :meth:`init_app` raises.
+        ConfigurationError: `authenticator` is not an `Authenticator`, `session` is async or not a function, or :meth:`init_app`
+            raises.
     """
 
     def __init__(
@@ -182,10 +182,10 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
 
     @property
     def authenticator(self) -> Authenticator[UserT]:
-        """The authenticator; where each application has its own, that of the current application.
+        """The authenticator; if each application has its own, the authenticator of the current application.
 
         Raises:
-            ConfigurationError: There is none yet, or no application is current.
+            ConfigurationError: The extension has no authenticator yet, or there is no current application.
         """
         return self._bound_here()._authenticator
 
@@ -200,34 +200,33 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         *,
         errors: Errors = "problems",
     ) -> None:
-        """Prepare the application: guards, error handlers, and writing times of last use.
+        """Add guards and error handlers to the application, and write times of last use.
 
         Every :class:`~msk_auth.errors.Problem` is answered with a problem document, unless the application has a handler for
-        it. Times of last use
-        are written at most once a minute, after a response is sent.
+        it. Times of last use are written at most once a minute, after a response is sent.
 
         Args:
             app: The application.
             authenticator: The application's own, if the adapter was made without one.
-            errors: Which errors are answered. By default problems alone: what the framework and the application raise is
-                left as it is. `http` answers refusals as Werkzeug's own `HTTPException` of the same status: with the
-                application's handler for it, where it has one. `all` answers HTTP errors and unexpected exceptions with problem documents too,
-                except where the application has a handler of its own.
+            errors: The errors to answer. By default only problems; other errors of the framework and the application stay
+                unchanged. `http` answers refusals as Werkzeug's own `HTTPException` of the same status, with the
+                application's handler for it, if any. `all` also answers HTTP errors and unexpected exceptions with problem
+                documents, unless the application has a handler for them.
 
         Raises:
-            ConfigurationError: The application has an adapter already, there is no authenticator, or there are two.
+            ConfigurationError: The application already has an adapter, there is no authenticator, or there are two.
         """
         installed = app.extensions.get(_EXTENSION)
         if self.shares_guards_with(installed):
             raise ConfigurationError("init_app(app) was called twice. Call it once.")
         if installed is not None:
             raise ConfigurationError(
-                f"This application has a {type(installed).__name__} already. Use that one for all"
-                " of its views."
+                f"This application already has a {type(installed).__name__}. Use it for all"
+                " views of the application."
             )
         bound = self._bound_to(authenticator, "auth.init_app(app, authenticator)")
         app.extensions[_EXTENSION] = bound
-        # Before whatever else the application does with a request.
+        # Before all other functions of the application.
         app.before_request_funcs.setdefault(None, []).insert(0, bound._admitting(app))
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
@@ -235,7 +234,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
             app.register_error_handler(
                 Problem, bound._on_problem_as_http if as_http else bound._on_problem
             )
-        # With TRAP_HTTP_EXCEPTIONS Flask looks for a handler of it, as of every other exception.
+        # With TRAP_HTTP_EXCEPTIONS Flask looks for a handler of this exception, as of every other.
         app.register_error_handler(_Refused, _response_of)
         if errors == "all" and HTTPException not in handlers:
             app.register_error_handler(HTTPException, bound._on_http_exception)
@@ -244,7 +243,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
 
     @property
     def current_principal(self) -> Principal[UserT]:
-        """Who the current request acts as.
+        """The principal of the current request.
 
         Raises:
             ConfigurationError: The view has no guard.
@@ -253,10 +252,10 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
 
     @property
     def is_admitted(self) -> bool:
-        """True in a view whose guards have let the request pass: :attr:`current_principal` is there.
+        """True in a view whose guards have admitted the request, so that there is a :attr:`current_principal`.
 
-        For a decorator of the application that stays on its views, such as one of Flask-HTTPAuth. It has nothing to verify
-        where a guard stands, and knows no keys elsewhere::
+        For a decorator of the application that stays on its views, such as one of Flask-HTTPAuth. In guarded views it must not
+        verify again::
 
             @token_auth.verify_token
             def verify_token(token: str) -> User | None:
@@ -269,11 +268,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
     @overload
     def user(self, load_user: Callable[[str], T | None], /) -> Callable[[], T]: ...
     def user(self, load_user: Any, /) -> Callable[[], Any]:
-        """The function with which views get the application's user: `current_user = auth.user(users)`.
+        """A function that returns the application's user in views: `current_user = auth.user(users)`.
 
-        The user is loaded once per request, in the session of the request. With the authenticator's :class:`~msk_auth.Users`,
-        and an extension that has a `session`, it is the one that was read to decide about the request. Otherwise decorate the
-        function that loads it::
+        The user is loaded once per request, in the request's session. With the authenticator's :class:`~msk_auth.Users`,
+        and an extension with a `session`, it is loaded when the request is verified. Otherwise decorate the
+        function that loads the user::
 
             @auth.user
             def current_user(owner_id: str) -> User | None:
@@ -285,15 +284,15 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
             def me():
                 return {"email": current_user().email}
 
-        Where it finds none, the request is refused as one of an owner who is gone: `owner_disabled` for a key,
-        `token_revoked` for a login. It needs a guard, as :attr:`current_principal` does.
+        If no user is found, the request is refused like that of a deleted owner: `owner_disabled` for a key, `token_revoked`
+        for a login. The view needs a guard, as for :attr:`current_principal`.
 
         Args:
             load_user: `Users`, or a function that takes the id of the principal's owner.
 
         Raises:
-            ConfigurationError: They are `Users`, and the extension has no `session`. Or the function is async: nothing would
-                await it.
+            ConfigurationError: `load_user` is `Users`, and the extension has no `session`. Or the function is async: nothing
+                would await it.
         """
         users = self._users_given(load_user)
         if users is not None:
@@ -320,14 +319,14 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         return keep_session(request.environ, self._authenticator, find)
 
     def any_credential(self) -> Decorator:
-        """A decorator for views that lets every accepted credential pass, also a key with scopes of its own.
+        """A decorator for views that accepts every credential, even a scoped key.
 
-        For what a key may learn about itself. It demands no permission, so what it guards should need none.
+        For information that a key may read about itself, and other operations that need no permission.
         """
         return self._guard(any_credential())
 
     def public(self, view: ViewT) -> ViewT:
-        """Declare that a view needs no credentials, also in a protected blueprint.
+        """Declare that a view needs no credentials, even in a protected blueprint.
 
         Raises:
             ConfigurationError: The view has a guard.
@@ -342,21 +341,21 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         *,
         unsafe: Policy | None = None,
     ) -> None:
-        """Close a blueprint, with all that is nested in it, or an application.
+        """Guard a blueprint, including nested blueprints, or an application.
 
         Args:
-            scope: A blueprint that is not registered yet, or an application that was prepared.
-            policy: What every view demands that is not `@auth.public`, static files included, on top of
-                what the view itself declares: :func:`~msk_auth.require` or
-                :func:`~msk_auth.require_interactive`. None demands that each view declares something.
-            unsafe: What requests with other methods than GET, HEAD, OPTIONS and TRACE demand in its place. None: the same.
+            scope: A blueprint that is not registered yet, or an application after :meth:`init_app`.
+            policy: The policy of every view that is not `@auth.public`, including static files, in addition to
+                the view's own: :func:`~msk_auth.require` or
+                :func:`~msk_auth.require_interactive`. None requires that each view declares a policy.
+            unsafe: The policy for methods other than GET, HEAD, OPTIONS and TRACE. None: the same policy.
 
         Raises:
-            ConfigurationError: It is an application without its adapter. A view that declares nothing is found by
-                :meth:`check`.
+            ConfigurationError: `scope` is an application without the adapter. :meth:`check` finds views that declare
+                nothing.
         """
         if isinstance(scope, Blueprint):
-            # An application without this adapter registers it without a guard.
+            # An application without this adapter would register the blueprint without a guard.
             scope.before_request(self._check_installed)
         elif not self.shares_guards_with(scope.extensions.get(_EXTENSION)):
             raise ConfigurationError("Call auth.init_app(app) before auth.protect(app).")
@@ -369,12 +368,12 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         operations: Collection[KeyOperation] | None = None,
         name: str = "api_keys",
     ) -> Blueprint:
-        """A blueprint with which people manage their own keys. Its guards cannot be taken off.
+        """A blueprint with which people manage their own keys. Its guards cannot be removed.
 
         Args:
-            url_prefix: Where to serve it.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
-                default all. In the place of one that is left out the application can have a route of its own.
+            url_prefix: The routes' prefix.
+            operations: The operations to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`,
+                `delete_key`. By default all. In place of a missing operation the application can add its own route.
             name: The blueprint's name, for `url_for`.
         """
         return self._blueprint(name, key_routes(operations), url_prefix)
@@ -387,15 +386,15 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         operations: Collection[AdminKeyOperation] | None = None,
         name: str = "admin_keys",
     ) -> Blueprint:
-        """A blueprint with which administrators list and revoke the keys of all owners. Its guards cannot be taken off.
+        """A blueprint with which administrators list and revoke the keys of all owners. Its guards cannot be removed.
 
-        Each demands the interactive login with the permission that `admin` was made with. None makes a key, extends one or has
-        a key's value.
+        Each requires an interactive login with the permission of `admin`. They cannot create or extend keys, or show their
+        values.
 
         Args:
-            admin: Lists and revokes, for the authenticator of the application.
-            url_prefix: Where to serve it.
-            operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
+            admin: Lists and revokes keys, with the application's authenticator.
+            url_prefix: The routes' prefix.
+            operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
             name: The blueprint's name, for `url_for`.
         """
         return self._blueprint(name, admin_key_routes(admin, operations), url_prefix)
@@ -405,13 +404,13 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
     ) -> Blueprint:
         """A blueprint that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
 
-        The answer is the same whether the key exists or not (RFC 7009, section 2.2). What is no complete key is refused:
-        that needs no look-up.
+        The answer is the same for existing and unknown keys (RFC 7009, section 2.2). An incomplete key is refused, without a
+        look-up.
 
         Args:
-            path: Where to serve it.
-            throttle: Called with each request first; it raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
-                Pass None if something in front of the application limits requests already.
+            path: The path of the route.
+            throttle: Called first with each request; raises :class:`~msk_auth.errors.TooManyAttempts` over the limit.
+                Pass None if a proxy already limits requests.
             name: The blueprint's name, for `url_for`.
         """
         return self._blueprint(name, [revocation_route(path)], throttle=throttle)
@@ -424,20 +423,20 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         name: str = "leaks",
         throttle: Throttle | None,
     ) -> Blueprint:
-        """A blueprint that receives the reports of GitHub's secret scanning. It is public, and takes signed reports only.
+        """A public blueprint that receives signed reports of GitHub's secret scanning.
 
         Args:
             receiver: Checks the reports and revokes the keys.
-            path: Where to serve it.
+            path: The path of the route.
             throttle: As for :meth:`revocation_route`.
             name: The blueprint's name, for `url_for`.
         """
         return self._blueprint(name, [leak_route(path, receiver)], throttle=throttle)
 
     def admit(self, policy: Policy) -> Principal[UserT]:
-        """The principal of the current request, if the policy lets it pass.
+        """The principal of the current request, if it meets the policy.
 
-        Guards call it; so may code that decides on a policy as it runs.
+        Guards call this method; so may code that chooses a policy at run time.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
@@ -446,30 +445,30 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         return self._installed()._verify(request.environ, policy)
 
     def answer(self, problem: Problem) -> Response:
-        """The response to a problem: that of the application's error handler for it, or the problem document.
+        """The response to a problem: from the application's error handler, or the problem document.
 
-        Guards and the routes of the library return it, and a view with a guard of its own that raises a problem is answered with
-        it. Flask-RESTful and Flask-RESTX handle the exceptions of their own classes in place of Flask, so that problems of other
+        Guards, guarded views that raise a problem, and the routes of the library return this response.
+        Flask-RESTful and Flask-RESTX handle the exceptions of their own classes in place of Flask, so problems of unguarded
         views in a class do not reach the error handlers. There, catch the problem and return `auth.answer(problem)`.
 
         Args:
-            problem: What a request is refused with.
+            problem: The refusal of a request.
 
         Raises:
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
         self._check_installed()
-        # That of the class: extensions put one of their own on the object.
+        # The method of the class: extensions replace the object's.
         handle = current_app.__class__.handle_user_exception
         return current_app.make_response(handle(current_app, problem))
 
     def verify_again(self, policy: Policy = AUTHENTICATED) -> Principal[UserT]:
-        """The principal of the current request as it is now, if the policy lets it pass: verified afresh, or within a lease.
+        """The current principal of the request, if it meets the policy: verified again, or within a lease.
 
-        For what goes on after a request was admitted. :meth:`admit` remembers for the length of a request what it found.
+        For long requests; :meth:`admit` verifies only once during a request.
 
         Args:
-            policy: What it has to meet; the default is to be authenticated.
+            policy: The policy to meet; by default any accepted credential without scopes passes.
 
         Raises:
             Problem: The credentials are refused now, or the policy is not met.
@@ -478,13 +477,13 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         return self._installed()._verify(request.environ, policy, afresh=True)
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
-        """A watch that ends a response that goes on within two seconds of a revocation.
+        """A watch that ends a streamed response within two seconds of a revocation.
 
         A view returns `Response(auth.watch(auth.current_principal).stream(events()))`.
 
         Args:
-            principal: As it was admitted.
-            policy: What it has to meet all the time. None: to keep every permission that it was admitted with.
+            principal: The admitted principal.
+            policy: The policy that it must keep meeting. None: it must keep all its permissions.
         """
         return self.authenticator.watch(principal, policy)
 
@@ -492,7 +491,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         if isinstance(cast("object", authenticator), AsyncAuthenticator):
             raise ConfigurationError(
                 "FlaskAuth needs an Authenticator: Flask has no event loop for an AsyncAuthenticator. Write Authenticator(…) with"
-                " a sync store and a plain find_owner. Async views work with it too."
+                " a sync store and a find_owner without async. Async views work with it too."
             )
         self._authenticator = authenticator
         super()._bind(authenticator)
@@ -505,10 +504,10 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         return cast("Decorator", declare_decorator(decorate, policy))
 
     def _guarded(self, view: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
-        # The request was admitted before it came here, and admitting it again costs nothing. But a view may
-        # be called in ways that Flask knows nothing of, through a decorator that hides this one.
+        # The request was already admitted, and admitting it again costs nothing. But a view may
+        # be called without Flask's knowledge, through a decorator that hides this one.
         if inspect.iscoroutinefunction(view):
-            # No class of an extension calls it, so that what it raises reaches Flask's handlers.
+            # No class of an extension calls an async view, so its exceptions reach Flask's handlers.
 
             @functools.wraps(view)
             async def guarded_async(*args: Any, **kwargs: Any) -> Any:
@@ -526,7 +525,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
                 response = self.answer(problem)
             if is_outermost(guarded, current_app.view_functions, request):
                 return response
-            # A decorator above this guard would cache or marshal the response as if it were the view's.
+            # A decorator above this guard would cache or marshal the response like the view's.
             raise _Refused(response=response)
 
         return guarded
@@ -575,16 +574,16 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         afresh: bool = False,
         in_session: bool = True,
     ) -> Principal[UserT]:
-        # Its bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
-        # such a value as it refuses several. What the framework makes of it is not read: it decodes leniently.
+        # Bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
+        # such a value. The framework's own parsed value is not used: it decodes leniently.
         authorization: Authorization = _values(environ, "authorization")
         if self._key_header is not None:
             given = _values(environ, self._key_header)
             authorization = bearer_of_key(
                 given, authorization, self._authenticator.rules.key_format
             )
-        # Kept in the environment and not in Flask's `g`: that belongs to the application context, which outlives a
-        # request wherever the application has pushed one, and a principal must never pass to the next request.
+        # Kept in the environment and not in Flask's `g`, which belongs to the application context: a pushed context outlives a
+        # request, and a principal must never pass to the next request.
         elsewhere = self._ask_elsewhere(environ) if self._login_sources.functions else None
         return admit(
             environ,
@@ -601,7 +600,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         )
 
     def _ask_elsewhere(self, environ: Memory) -> RequestLogins:
-        # A server joins several headers of one name, and none of these is right with a comma in it.
+        # A server joins several headers of the same name, and none of these headers may contain a comma.
         headers = [
             (name.encode(), value.encode("latin-1"))
             for name in ("host", "origin", "sec-fetch-site")
@@ -612,7 +611,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         )
 
     def _installed(self) -> Self:
-        """This adapter, bound as it is in the current application."""
+        """The copy of this adapter for the current application."""
         installed = current_app.extensions.get(_EXTENSION)
         if installed is not self and not self.shares_guards_with(installed):
             raise ConfigurationError(
@@ -633,7 +632,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
                 after_this_request(functools.partial(self._flush_after, app))
             if request.method == "OPTIONS" and _is_preflight(request.url_rule):
                 return None
-            # A route of the library holds no session of the application while the store waits for a connection of its own.
+            # A route of the library must not occupy the application's session while the store waits for its own connection.
             in_session = self._find_session is not None and not is_library_view(
                 app.view_functions.get(request.endpoint or "")
             )
@@ -653,7 +652,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         return response
 
     def _on_problem(self, error: Problem) -> Response:
-        # Its frames refer to each other and to the credentials, and would stay until the garbage collector comes.
+        # The frames refer to each other and to the credentials, and would stay until the garbage collector runs.
         error.__traceback__ = None
         return _to_response(self._renderer.answer(error))
 
@@ -663,7 +662,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         raised = kind(description=error.detail)
         raised.code = error.status
         raised.__cause__ = error
-        # It finds the handlers of blueprints, too.
+        # This finds the handlers of blueprints, too.
         response = current_app.make_response(current_app.handle_http_exception(raised))
         for name, value in error.response_headers(self._renderer.realm).items():
             response.headers.setdefault(name, value)
@@ -671,14 +670,14 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
 
     def _on_http_exception(self, error: HTTPException) -> ResponseReturnValue:
         if error.response is not None or error.code is None or error.code < 400:
-            # An answer that the application made itself, or a redirect: no problem at all.
+            # The application's own response, or a redirect.
             return error
         default = default_exceptions.get(error.code, HTTPException).description
         detail = None if error.description is None else str(error.description)
         response = _to_response(
             self._renderer.http_error(error.code, None if detail == default else detail)
         )
-        # What is sent with an error, such as `Allow`, as often as it is given; the document has its own type.
+        # All headers of an error, such as `Allow`; the document has its own type.
         more = Headers(error.get_headers(request.environ))
         more.remove("content-type")
         response.headers.update(more)
@@ -691,7 +690,7 @@ def _values(environ: Memory, name: str) -> tuple[str, ...]:
 
 
 def _header(name: str) -> str | None:
-    # Servers join several headers with commas, and none of the headers of the library's routes may hold one.
+    # Servers join several headers with commas, and no header of the library's routes may contain a comma.
     return next(iter(_values(request.environ, name)), None)
 
 
@@ -699,9 +698,9 @@ def _read_body(limit: int) -> bytes:
     """The body of the current request.
 
     Raises:
-        RequestMalformed: It ended before its end.
-        ContentTooLarge: It is longer than `limit`.
-        Problem, HTTPException: The application's own limits, or something of it in front of the stream.
+        RequestMalformed: The body is incomplete.
+        ContentTooLarge: The body is longer than `limit`.
+        Problem, HTTPException: The application's own limits, or its wrapper of the stream.
     """
     body = bytearray()
     try:
@@ -716,14 +715,14 @@ def _read_body(limit: int) -> bytes:
         raise broken_body() from None
     if len(body) > limit:
         raise ContentTooLarge(limit)
-    # gunicorn and granian just end the stream of a client that hung up.
+    # gunicorn and granian only end the stream when a client disconnects.
     if len(body) < (request.content_length or 0):
         raise broken_body()
     return bytes(body)
 
 
 def _is_preflight(rule: Any) -> bool:
-    """True for an OPTIONS request that is a CORS preflight (Fetch standard, "HTTP extensions") that Flask answers by itself."""
+    """True for a CORS preflight (Fetch standard, "HTTP extensions") that Flask answers itself."""
     return (
         getattr(rule, "provide_automatic_options", False)
         and "Origin" in request.headers
@@ -734,13 +733,13 @@ def _is_preflight(rule: Any) -> bool:
 def _to_response(answer: Answer) -> Response:
     response = Response(answer.body, answer.status, Headers(answer.headers))
     if answer.media_type is None:
-        # Without the type that Flask gives to every response.
+        # Without Flask's default type.
         del response.headers["content-type"]
     return response
 
 
 def _flush(app: Flask, flush: Callable[[], None]) -> None:
-    """Write times of last use after a request, whose context is gone: a store may need one to find its engine."""
+    """Write times of last use after a request, in a new context: a store may need one to find its engine."""
     with app.app_context():
         flush()
 
@@ -768,7 +767,7 @@ def _read(app: Flask, prefix: str) -> Iterator[AuditedRoute]:
         host = rule.host or rule.subdomain
         path = f"{prefix}//{host}{rule.rule}" if host else prefix + rule.rule
         exposed = is_exposed(app.view_functions.get(rule.endpoint))
-        problems = ("its guard stands above the route and protects nothing.",) if exposed else ()
+        problems = ("its guard is above the route and protects nothing.",) if exposed else ()
         for method in sorted(rule.methods or {"GET"}):
             policies = None if exposed else _read_policies(app, rule, method)
             methods = () if rule.websocket else (method,)

@@ -15,14 +15,14 @@
 
     app = Litestar([tasks, health, auth.key_routes(path="/api/keys")], plugins=[auth])
 
-Every handler says what it demands, by its own guards or those of a layer above it, or that it is
-public: HTTP, websockets, static files and mounted applications alike. For one that says nothing there are the
-adapter's `paths` and `default`; without them it is an error when it is registered. The OPTIONS that Litestar answers
-by itself demand what the other methods of the path do, except for CORS preflights: they cannot carry credentials, and no
-handler of the application is called for them.
+Every handler declares its policy, by its own guards or those of a layer above it, or that it is
+public: HTTP, websockets, static files and mounted applications. For other handlers use the
+adapter's `paths` and `default`; otherwise their registration is an error. The OPTIONS that Litestar answers
+itself have the policies of the path's other methods, except for CORS preflights: they have no credentials, and call no
+handler of the application.
 
-`principal` is injected by its name; `request.user` and `request.auth` hold the user and the principal. The user is that of the
-`Owner`, or with a `session` the application's own, in the session of the request.
+`principal` is injected by name; `request.user` and `request.auth` are the user and the principal. The user is that of the
+`Owner`, or with a `session` the application's own, in the request's session.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ _PAGES: Final = "msk_auth_pages"
 _LIBRARY: Final = "msk_auth_library"
 """Marks the handlers of the library, in `opt`."""
 _POLICIES: Final = "msk_auth_policies"
-"""Where a registered handler carries its policies, in `opt`: a tuple, empty if it is public."""
+"""The key in `opt` for the policies of a registered handler: a tuple, empty if it is public."""
 
 _OWN_GUARD: Final = "msk_auth_own_guard"
-"""Where a registered handler says whether the application guards it itself, in `opt`."""
+"""The key in `opt` that marks a registered handler as guarded by the application itself."""
 
 _DEPENDENCY: Final = "principal"
 
@@ -113,11 +113,11 @@ _log = logging.getLogger("msk_auth.integrations")
 
 
 class Guard(Generic[UserT]):
-    """A guard that lets a request or a websocket pass, or raises. Made by :class:`LitestarAuth`.
+    """A guard that admits a request or a websocket, or raises. Made by :class:`LitestarAuth`.
 
     Attributes:
-        auth: What made it.
-        policy: What it demands.
+        auth: The plugin that made the guard.
+        policy: The policy.
     """
 
     def __init__(self, auth: LitestarAuth[UserT], policy: Policy) -> None:
@@ -127,14 +127,14 @@ class Guard(Generic[UserT]):
     async def __call__(
         self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
-        """Let the connection pass.
+        """Admit the connection.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
-            ConfigurationError: The application does not have the plugin that the guard is of.
+            ConfigurationError: The application does not have the guard's plugin.
         """
-        # The middleware has verified the request already. An application without it must not be open, and another middleware may
-        # have changed the headers.
+        # The middleware has already verified the request. But the application may lack this middleware, and another middleware
+        # may have changed the headers.
         await self.auth.admit_to_handler(connection)
 
     def __deepcopy__(self, _memo: object) -> Guard[UserT]:
@@ -151,43 +151,41 @@ class LitestarAuth(
     """A plugin: guards, error handlers, the principal as a dependency, OpenAPI, and key routes.
 
     Args:
-        authenticator: Decides; also an attribute. What an `Authenticator` does runs in threads, so that a synchronous
-            application needs one engine. None: each application has its own, as :meth:`bind` says.
-        default: What handlers demand that say nothing, the OpenAPI pages among them. None: the pages are public, and another
-            handler that says nothing is an error.
-        paths: What handlers demand that say nothing and cannot be given a guard, those of other plugins, by the path that they
-            are registered under: `{"/jobs/*": require_interactive("jobs"), "/static/*": None}`. `/jobs/*` is `/jobs` and all
-            below it, None is public, `own_guard` is for what a guard or a middleware of the application guards, the longest
-            entry counts. They come before `default`; guards of the application as a whole are demanded as well, except where
-            an entry is None.
-        own_auth: Litestar's own authentication, which the application has and keeps, such as its `JWTAuth` or `SessionAuth`. A
-            handler with a guard of this library, its own or that of a layer below the application, is verified by the guard alone:
-            the other authentication knows no keys. A handler that says nothing stays with it. Its `exclude_opt_key` and its
-            security scheme are the next two arguments, if you leave those out.
-        exclude_opt_key: The member of `opt` with which handlers are public where it is True, besides :attr:`public`. Litestar's
-            own authentication has `exclude_from_auth`. A guard on the handler, its controller or a router counts in its place:
-            Litestar's authentication then leaves the handler alone, and the guard decides. So it is with the routes of the
+        authenticator: The authenticator; also an attribute. An `Authenticator` runs in threads, so that a synchronous
+            application needs one engine. None: each application has its own, see :meth:`bind`.
+        default: The policy of handlers that declare nothing, including the OpenAPI pages. None: the pages are public, and other
+            handlers that declare nothing are an error.
+        paths: Policies of handlers that declare nothing and cannot have a guard, such as other plugins', by the path of their
+            registration: `{"/jobs/*": require_interactive("jobs"), "/static/*": None}`. `/jobs/*` is `/jobs` and all paths
+            below, None is public, `own_guard` is for handlers that a guard or a middleware of the application guards. The longest
+            entry counts. They override `default`; guards of the whole application also apply, unless the entry is None.
+        own_auth: Litestar's own authentication that the application keeps, such as its `JWTAuth` or `SessionAuth`. A handler
+            with a guard of this library, its own or of a layer below the application, is verified only by this guard, because
+            `own_auth` refuses keys. `own_auth` still protects handlers that declare nothing. Its `exclude_opt_key` and
+            security scheme are the defaults of the next two arguments.
+        exclude_opt_key: The member of `opt` that makes handlers public if it is True, besides :attr:`public`: `exclude_from_auth`
+            for Litestar's own authentication. A guard on the handler, its controller or a router overrides it:
+            Litestar's authentication then skips the handler, and the guard decides. The same is true for the routes of the
             library.
-        login_scheme: The name of the application's own security scheme with which users log in, for the OpenAPI document:
-            `BearerToken` for Litestar's own JWT authentication. By default the document gets one.
-        errors: Which errors are answered with problem documents. By default those of the library and others that are a
-            :class:`~msk_auth.errors.Problem`: what Litestar and the application raise is left as it is. `http` answers refusals as
-            Litestar's own HTTP errors of the same status: with the application's handler for those, where it has one. `all`
-            answers HTTP errors, validation errors and unexpected exceptions with problem documents too, except where the
-            application has a handler of its own.
-        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
-            the `ASGIConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
+        login_scheme: The name of the application's own security scheme for logins in the OpenAPI document:
+            `BearerToken` for Litestar's own JWT authentication. By default the library adds a scheme.
+        errors: The errors to answer. By default only :class:`~msk_auth.errors.Problem`; other errors of Litestar and the
+            application stay unchanged. `http` answers refusals as Litestar's own HTTP errors of the same status, with the
+            application's handler for them, if any. `all` also answers HTTP errors, validation errors and unexpected exceptions
+            with problem documents, unless the application has a handler for them.
+        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes the
+            `ASGIConnection`, and returns a :class:`~msk_auth.Login` or None. They are called in this order.
         own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
-            route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
-            that a page of the same origin sent the request.
+            route, including the key routes. By default such a login is accepted for an unsafe method, or a websocket, only if
+            the browser shows that a page of the same origin sent the request.
         header: The name of a header in which clients may send a key in place of `Authorization`, such as `X-API-Key`. A request
-            with both is malformed, and a token is never read from it. None: keys are read from `Authorization` alone.
-        session: Returns the session that the application keeps for a connection; with advanced-alchemy
-            `lambda connection: alchemy.provide_session(connection.app.state, connection.scope)`, the one that handlers get.
+            with both is malformed, and tokens in this header are refused. None: keys are read only from `Authorization`.
+        session: Returns the application's session of a connection; with advanced-alchemy
+            `lambda connection: alchemy.provide_session(connection.app.state, connection.scope)`, the session of the handlers.
             :class:`~msk_auth.Users` read the user in it, for guards, for :meth:`user` and for `connection.user`.
 
     Raises:
-        ConfigurationError: It is no authenticator, or an argument is of the wrong kind.
+        ConfigurationError: An argument has the wrong type.
     """
 
     _errors: ErrorAnswers
@@ -228,13 +226,13 @@ class LitestarAuth(
     def bind(
         self, authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT]
     ) -> LitestarAuth[UserT]:
-        """The plugin of an application that has an authenticator of its own.
+        """The plugin of an application with its own authenticator.
 
-        Make the adapter without one where the handlers and their guards are, and write in the factory of the
+        Create the adapter without an authenticator in the module of the handlers and guards, and write in the factory of the
         application: `Litestar(…, plugins=[auth.bind(authenticator)])`.
 
         Raises:
-            ConfigurationError: This is no authenticator, or the adapter has one.
+            ConfigurationError: The argument is not an authenticator, or the adapter already has one.
         """
         return self._bound_to(authenticator, "plugins=[auth.bind(authenticator)]")
 
@@ -244,9 +242,9 @@ class LitestarAuth(
         return {_PUBLIC: True}
 
     def any_credential(self) -> Guard[UserT]:
-        """A guard that lets every accepted credential pass, also a key with scopes of its own.
+        """A guard that accepts every credential, even a scoped key.
 
-        For what a key may learn about itself. It demands no permission, so what it guards should need none.
+        For information that a key may read about itself, and other operations that need no permission.
         """
         return self._guard(any_credential())
 
@@ -256,34 +254,33 @@ class LitestarAuth(
     def user(self, load_user: Callable[..., object] | None = None) -> Provide:
         """The application's user as a dependency, for `dependencies={"user": auth.user()}`.
 
-        The user is loaded once per request, in the session of the request. It is the one that :class:`~msk_auth.Users` have
-        loaded to decide about the request, if the plugin has a `session`. Otherwise write `auth.user(load_user)` with a
-        dependency that loads it::
+        The user is loaded once per request, in the request's session. If the plugin has a `session`, :class:`~msk_auth.Users`
+        load the user when the request is verified. Otherwise write `auth.user(load_user)` with a
+        dependency that loads the user::
 
             async def load_user(principal: Principal[None], db_session: AsyncSession) -> User | None:
                 return await db_session.get(User, int(principal.owner.id))
 
-        Where it finds none, the request is refused as one of an owner who is gone: `owner_disabled` for a key,
-        `token_revoked` for a login. Its handlers need a guard.
+        If no user is found, the request is refused like that of a deleted owner: `owner_disabled` for a key, `token_revoked`
+        for a login. Its handlers need a guard.
 
         Args:
-            load_user: A dependency of the application that takes `principal`; a plain function runs in a thread. None: what the
-                authenticator's `Users` load.
+            load_user: A dependency of the application that takes `principal`; a blocking function runs in a thread. None: the
+                authenticator's `Users` load the user.
 
         Raises:
             ConfigurationError: There is no `load_user`, and the plugin has no `session` or its authenticator no `Users`. Or the
-                function does not take `principal`: Litestar would take an id from the query, where a client writes what it
-                likes.
+                function does not take `principal`: Litestar would take an id from the query, which a client chooses.
         """
         if load_user is None:
             return self._user_of_session()
         if _DEPENDENCY not in inspect.signature(load_user).parameters:
             raise ConfigurationError(
-                f"{load_user!r} does not depend on who the request acts as. Give it a parameter"
+                f"{load_user!r} does not depend on the caller of the request. Give it a parameter"
                 f" `{_DEPENDENCY}: Principal[…]`, and use `{_DEPENDENCY}.owner.id`."
             )
 
-        # Litestar reads the parameters of the function itself.
+        # Litestar reads the parameters of `load_user`.
         @wraps(load_user)
         async def provide_user(**given: Any) -> object:
             principal: Principal[UserT] = given[_DEPENDENCY]
@@ -311,16 +308,16 @@ class LitestarAuth(
         tags: Sequence[str] = (TAG,),
         operation_id: Callable[[str], str] | None = None,
     ) -> Router:
-        """A router with which people manage their own keys. Its guards cannot be taken off.
+        """A router with which people manage their own keys. Its guards cannot be removed.
 
         Args:
-            path: Where to serve them.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`.
-                By default all. In the place of one that is left out the application can have a handler of its own, which it
-                registers on the router.
-            tags: Of the routes in the OpenAPI document.
-            operation_id: Gives a route its `operationId`, from its name such as `list_keys`. By default they are made as the
-                application makes those of its own routes.
+            path: The routes' prefix.
+            operations: The operations to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`,
+                `delete_key`. By default all. In place of a missing operation the application can register its own handler on
+                the router.
+            tags: Tags of the routes in the OpenAPI document.
+            operation_id: Returns a route's `operationId` for its name, such as `list_keys`. By default like those of the
+                application's own routes.
         """
         handlers = [self._mount(row, operation_id=operation_id) for row in key_routes(operations)]
         return Router(path, route_handlers=handlers, tags=list(tags))
@@ -334,16 +331,16 @@ class LitestarAuth(
         tags: Sequence[str] = (TAG,),
         operation_id: Callable[[str], str] | None = None,
     ) -> Router:
-        """A router with which administrators list and revoke the keys of all owners. Its guards cannot be taken off.
+        """A router with which administrators list and revoke the keys of all owners. Its guards cannot be removed.
 
-        Each demands the interactive login with the permission that `admin` was made with. None makes a key, extends one or has
-        a key's value.
+        Each requires an interactive login with the permission of `admin`. They cannot create or extend keys, or show their
+        values.
 
         Args:
-            admin: Lists and revokes, for the authenticator of the application. `AdminKeys` run in threads.
-            path: Where to serve it.
-            operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
-            tags: Of the routes in the OpenAPI document.
+            admin: Lists and revokes keys, with the application's authenticator. `AdminKeys` run in threads.
+            path: The routes' prefix.
+            operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
+            tags: Tags of the routes in the OpenAPI document.
             operation_id: As for :meth:`key_routes`.
         """
         rows = admin_key_routes(admin, operations)
@@ -361,9 +358,9 @@ class LitestarAuth(
         throttle: Throttle[Request[Any, Any, Any]] | None = None,
         operation_id: Callable[[str], str] | None = None,
     ) -> HTTPRouteHandler:
-        # A function, and no method: Litestar copies a router deeply, with all that a method is bound to.
+        # A function, not a method: Litestar copies a router deeply, including the object of a method.
         async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
-            # Not `request.stream()`: that applies a limit of the application's, and calls a client that left a server error.
+            # Not `request.stream()`: it applies the application's limit, and treats a disconnect as a server error.
             chunks = body_chunks(request.receive)
             answer = await self._respond(
                 row,
@@ -378,12 +375,12 @@ class LitestarAuth(
         if row.status == 204:
             # Litestar reads from the annotation that there is no body.
             handle.__annotations__["return"] = Response[None]
-        # An authentication of Litestar's own knows no keys, and would refuse them before the guard is asked.
+        # Litestar's own authentication would refuse keys before the guard is called.
         excluded = {self._exclude_opt_key: True} if self._exclude_opt_key != _PUBLIC else {}
         excluded[_LIBRARY] = True
         options: dict[str, Any] = {"opt": {**excluded, **self.public}, "tags": [TAG]}
         if row.policy is not None:
-            # For the documentation and the route audit: the flow of the route checks the policy by itself.
+            # For the documentation and the route audit: the route checks the policy itself.
             options = {"guards": [self._guard(row.policy)], "opt": excluded}
         return route(
             row.path.replace("}", ":str}") or "/",
@@ -396,11 +393,11 @@ class LitestarAuth(
         )(handle)
 
     async def admit_to_handler(self, connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-        """Called by guards: let a connection pass that meets all policies of its handler.
+        """Called by guards: admit a connection that meets all policies of its handler.
 
         Raises:
-            Problem: It does not.
-            ConfigurationError: The application that serves it does not have the plugin.
+            Problem: The credentials are missing or refused, or a policy is not met.
+            ConfigurationError: The application that serves the connection does not have the plugin.
         """
         scope = cast("Memory", connection.scope)
         await self._bound_in(scope)._admit(scope)
@@ -421,7 +418,7 @@ class LitestarAuth(
         """Called by Litestar, or by another plugin from its own `on_app_init`: prepare an application.
 
         Raises:
-            ConfigurationError: The application has another adapter already, or this one has no authenticator.
+            ConfigurationError: The application already has an adapter, or this adapter has no authenticator.
         """
         if self._middleware in app_config.middleware:
             return app_config
@@ -433,7 +430,7 @@ class LitestarAuth(
             )
         self._bound_to(None, "plugins=[auth.bind(authenticator)]")
         self._errors = ErrorAnswers(self._renderer, self._answered)
-        # Before whatever else the application does with a request.
+        # Before all other middleware of the application.
         app_config.middleware.insert(0, self._middleware)
         app_config.dependencies.setdefault(_DEPENDENCY, Provide(self._provide_principal()))
         self._describe(app_config)
@@ -443,8 +440,8 @@ class LitestarAuth(
         config.after_exception.append(self._errors.remember)
         config.lifespan.append(self._authenticator)
         if isinstance(config.logging_config, BaseLoggingConfig):
-            # Applications may share it. A refusal is an answer, not an error of the application: Litestar is not to log its
-            # traceback.
+            # Applications may share the configuration. A refusal is an answer, not an error of the application: Litestar must
+            # not log its traceback.
             config.logging_config = copy(config.logging_config)
             config.logging_config.disable_stack_trace = {
                 *config.logging_config.disable_stack_trace,
@@ -453,11 +450,11 @@ class LitestarAuth(
         return app_config
 
     def receive_route(self, route: BaseRoute) -> None:
-        """Called by Litestar: find out what the handlers of a route demand.
+        """Called by Litestar: collect the policies of a route's handlers.
 
         Raises:
-            ConfigurationError: A handler declares nothing, or two things; or another plugin took off what
-                :meth:`on_app_init` put in.
+            ConfigurationError: A handler declares nothing, or is both public and guarded; or another plugin removed the
+                middleware or handlers of :meth:`on_app_init`.
         """
         served: Any = route
         handlers: list[Any] = (
@@ -480,38 +477,37 @@ class LitestarAuth(
     def _prepare(self, handler: BaseRouteHandler) -> None:
         handler.opt[_OWN_GUARD] = False
         if self._login_sources.functions:
-            # The innermost of all: a session is there by then, whichever layer or plugin makes it.
+            # The innermost of all: the session exists by then, whichever layer or plugin makes it.
             own_middleware = handler.middleware = list(handler.middleware or ())
             if self._last_middleware not in own_middleware:
                 own_middleware.append(self._last_middleware)
 
     def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
-        """What a handler demands; empty if it is public, or the application guards it itself."""
+        """The policies of a handler; empty if it is public, or the application guards it itself."""
         app, *layers = cast("Any", handler).ownership_layers
         if not self._is_prepared(app):
             raise ConfigurationError(
                 "A plugin has replaced the middleware or the exception handlers of LitestarAuth."
                 " List LitestarAuth after it, or call auth.on_app_init(app_config) at the end of its on_app_init."
             )
-        # Those of the application as a whole leave room for exceptions.
+        # Guards of the whole application allow exceptions.
         root = _guards_of(app)
         own = [guard for layer in layers for guard in _guards_of(layer)]
         if not all(self.shares_guards_with(guard.auth) for guard in (*root, *own)):
             raise ConfigurationError(
-                f"{handler} on {path} has a guard of another LitestarAuth. Use the one that is the"
-                " plugin of this application."
+                f"{handler} on {path} has a guard of a different LitestarAuth. Use the plugin of this application."
             )
         is_public = handler.opt.get(_PUBLIC) is True
         if is_public and own:
             raise ConfigurationError(
-                f"{handler} on {path} is declared public and guarded as well. Take off"
+                f"{handler} on {path} is declared public and guarded as well. Remove"
                 " opt=auth.public or the guard, there or on a layer above."
             )
         policies = tuple(guard.policy for guard in (*root, *own))
         if own:
             if self._own_auth is not None:
                 handler.opt[self._exclude_opt_key] = True
-            # Also where the handler is taken off Litestar's own authentication: the stricter of the two counts.
+            # Even if the handler is excluded from Litestar's own authentication: the stricter counts.
             return policies
         if is_public or handler.opt.get(self._exclude_opt_key) is True:
             return ()
@@ -519,7 +515,7 @@ class LitestarAuth(
         if isinstance(by_path, tuple):
             return by_path and (*policies, *by_path)
         if root:
-            # A mark takes nothing off the guards of this library.
+            # A mark does not remove the guards of this library.
             return policies
         if by_path is not None or _is_marked(handler, [app, *layers]):
             handler.opt[_OWN_GUARD] = True
@@ -545,7 +541,7 @@ class LitestarAuth(
         return any(getattr(each, "middleware", None) is kind for each in listed)
 
     def _find_by_path(self, handler: Any) -> tuple[Policy, ...] | OwnGuard | None:
-        # One handler serves all of its paths, and whichever a request takes, the handler is what is guarded.
+        # A handler serves all of its paths, and the guard is on the handler.
         above = [layer.path for layer in handler.ownership_layers[:-1]]
         paths = [join_paths([*above, path]) for path in sorted(handler.paths)]
         found = {self._paths.find(path) for path in paths}
@@ -562,11 +558,11 @@ class LitestarAuth(
     def _connection(self, scope: Memory) -> ASGIConnection[Any, Any, Any, Any]:
         return ASGIConnection[Any, Any, Any, Any](cast("Scope", scope))
 
-    # Called by Litestar, for each handler. Its own class for middleware would look at each request for what it skips.
+    # Called by Litestar, for each handler. Litestar's class for middleware would check each request for exclusions.
     def _middleware(self, app: ASGIApp) -> ASGIApp:
         """Verify a request before the rest of the application sees it, for handlers of every kind.
 
-        With `logins` the last middleware does it: a login may be in what others make, such as `connection.session`.
+        With `logins` the last middleware does this: logins may read results of other middleware, such as `connection.session`.
         """
         inner = app if self._login_sources.functions else self._last_middleware(app)
         return self._serve(inner, self._errors.closing_with_codes)
@@ -590,10 +586,10 @@ class LitestarAuth(
         if scope.get("method") == "OPTIONS" and _is_preflight(scope):
             return
         options = scope["route_handler"].opt
-        # A route of the library holds no session of the application while the store waits for a connection of its own.
+        # A route of the library must not occupy the application's session while the store waits for its own connection.
         in_session = self._find_session is not None and _LIBRARY not in options
         for policy in options[_POLICIES]:
-            # What the application's own guards and dependencies read.
+            # For the application's own guards and dependencies.
             scope["auth"] = await self._verify(scope, policy, in_session=in_session)
             scope["user"] = scope["auth"].owner.user
             scope[ADMITTED] = self._authenticator
@@ -609,7 +605,7 @@ class LitestarAuth(
     def _describe(self, app_config: AppConfig) -> None:
         if app_config.openapi_config is None:
             return
-        # Applications share the default one.
+        # Applications share the default configuration.
         config = app_config.openapi_config = copy(app_config.openapi_config)
         config.to_openapi_schema = partial(  # type: ignore[method-assign]
             self._described, config.to_openapi_schema
@@ -644,7 +640,7 @@ class LitestarAuth(
 
 
 def _guards_of(layer: Any) -> list[Guard[Any]]:
-    """The guards of a handler, a controller, a router or an application, without those above it."""
+    """The guards of a handler, a controller, a router or an application, without those of layers above."""
     return [guard for guard in layer.guards or () if _is_guard(guard)]
 
 
@@ -654,7 +650,7 @@ def _is_marked(handler: BaseRouteHandler, layers: Sequence[Any]) -> bool:
 
 
 def _operation_class(row: Row) -> type[Operation]:
-    """What the document says of a route, whose handler shows Litestar nothing of it."""
+    """The document's operation of a route, which Litestar cannot read from the handler."""
 
     class RouteOperation(Operation):
         def to_schema(self) -> dict[str, Any]:
@@ -664,7 +660,7 @@ def _operation_class(row: Row) -> type[Operation]:
 
 
 def _path(request: Request[Any, Any, Any]) -> str:
-    """The path as the client sees it. Litestar takes the root path off `path`."""
+    """The path as the client sees it. Litestar removes the root path from `path`."""
     scope = cast("Memory", request.scope)
     root: str = scope.get("root_path", "").rstrip("/")
     path: str = scope["path"]
@@ -672,13 +668,13 @@ def _path(request: Request[Any, Any, Any]) -> str:
 
 
 def _kinds(kind: type[Problem]) -> set[type[Problem]]:
-    """The problems of the library: those of the application are logged as it says."""
+    """The problems of the library, which are not logged; the application's `logging_config` decides about its own problems."""
     kinds = {kind} if kind.__module__.startswith("msk_auth.") else set[type[Problem]]()
     return kinds.union(*(_kinds(each) for each in kind.__subclasses__()))
 
 
 def _misused(message: str) -> ConfigurationError:
-    # Litestar logs no exceptions by default, and this one has to be easy to find.
+    # Litestar logs no exceptions by default, and this mistake must be easy to find.
     _log.error(message)
     return ConfigurationError(message)
 
@@ -697,9 +693,9 @@ def _answers_options(handler: BaseRouteHandler) -> bool:
 
 
 def _is_preflight(scope: Any) -> bool:
-    """True for an OPTIONS request that is a CORS preflight (Fetch standard, "HTTP extensions") that Litestar answers by itself.
+    """True for a CORS preflight (Fetch standard, "HTTP extensions") that Litestar answers itself.
 
-    With a `cors_config` it never comes here. A middleware of the application may do what that does.
+    With a `cors_config`, or a similar middleware of the application, preflights do not arrive here.
     """
     names = (b"origin", b"access-control-request-method")
     return _answers_options(scope["route_handler"]) and all(values(scope, name) for name in names)
@@ -717,7 +713,7 @@ def _read(app: Litestar, prefix: str) -> Iterator[AuditedRoute]:
     for each in app.routes:
         path = prefix + each.path
         if isinstance(each, HTTPRoute):
-            # Their order differs from one start to the next.
+            # The order of the handlers differs at each start.
             for handler in sorted(each.route_handlers, key=_methods_of):
                 yield _found(handler, path, _methods_of(handler), "route")
             continue

@@ -13,9 +13,9 @@
 
     app = auth.protect(server.http_app(), tools={"list_notes": auth.require("notes:read")})
 
-The gate reads MCP's messages itself and imports no SDK: it stands in front of the official SDK, of FastMCP, and of any other
-server that speaks Streamable HTTP. It refuses what a message asks for before the server sees it, and takes out of a listing
-what the caller may not use. What the gate has checked is what the server gets: it passes on the message as it has parsed it.
+The gate reads MCP's messages itself and imports no SDK: it works in front of the official SDK, of FastMCP, and of any other
+server that speaks Streamable HTTP. It refuses a message before the server sees it, and removes entries from a listing
+that the caller may not use. The gate passes on its parsed message, so that the server gets exactly the checked message.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ Row: TypeAlias = tuple[Policy, Mapping[str, object]]
 Change: TypeAlias = Callable[[bytes, Principal[Any]], bytes]
 
 _SESSION_ID: Final = b"mcp-session-id"
-# The server gets another body than the client has sent, and nothing compresses a listing that the gate has to read.
+# The server gets another body than the client sent, and must not compress a listing that the gate reads.
 _CONTENT: Final = (b"content-length", b"transfer-encoding", b"accept-encoding")
-# A server that keeps events does not know which credential they are for, and would replay those of another one.
+# A server's stored events do not name their credential, so the server would replay events of another credential.
 _NOT_PASSED_ON: Final = (*_CONTENT, b"last-event-id")
 
 _KEYS: Final = {
@@ -76,21 +76,20 @@ _KEYS: Final = {
     "resources": "uri",
     "resourceTemplates": "uriTemplate",
 }
-"""What names a tool, a prompt, a resource or a template: in a listing, and in the methods that begin with its kind."""
-
-# What a completion is about.
+"""The member with the name of a tool, prompt, resource or template: in a listing, and in the methods that begin with its kind."""
+# The kinds that a completion refers to.
 _REFERENCES: Final = {"ref/prompt": "prompts", "ref/resource": "resourceTemplates"}
 
 _LISTS: Final = {"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
-# They reach nothing that has a policy. Notifications do not either.
+# Methods that reach nothing with a policy. Notifications do not either.
 _OPEN: Final = {*_LISTS, "initialize", "ping", "logging/setLevel", "server/discover"}
-# Every other request has to bring a message: servers may match methods in lower case too.
+# Every other request must have a message: servers may match methods in lower case too.
 _WITHOUT_MESSAGE: Final = SAFE_METHODS | {"DELETE"}
 
-# What guards everything of a kind that has no table, and every method that the gate does not know.
+# The policy of a kind without a table, and of every unknown method.
 _REQUIRE: Final = require()
 
-# What a session is bound to. A login that is renewed stays the same.
+# The attributes that bind a session to its credential. A renewed login stays the same.
 _HOLDER: Final = attrgetter("kind", "owner.id", "key_id", "session_id", "identity")
 
 # The data of a server-sent event.
@@ -107,13 +106,13 @@ _DOT_SEGMENT: Final = re.compile(r"(?<![^/\\?#])\.\.?(?![^/\\?#])")
 
 
 class _NotServed(NotFound):
-    """No policy names it, so that no caller can use it."""
+    """No policy has this name, so no caller can use it."""
 
     default_detail = "This server has no tool, prompt or resource of this name."
 
 
 class _Request(NamedTuple):
-    """What :meth:`AsgiAuth.admit` takes."""
+    """The argument of :meth:`AsgiAuth.admit`."""
 
     scope: Any
 
@@ -125,10 +124,10 @@ class McpAuth(AsgiAuth[UserT, Policy, Any]):
     parameters in `resource=` are the arguments of the tool or the prompt, or the parameters of the URI template.
 
     Args:
-        authenticator: Decides. What an `Authenticator` does runs in threads.
-        resource: The URL of the MCP endpoint, as clients know it. Tokens for this server should have it as their audience: give
+        authenticator: The authenticator. An `Authenticator` runs in threads.
+        resource: The URL of the MCP endpoint, as clients see it. Tokens for this server should have this audience: give
             it to your issuers as `audience`.
-        authorization_servers: Where clients get tokens (RFC 9728): the `iss` of your issuers, if there are any.
+        authorization_servers: The servers that issue tokens for clients (RFC 9728): the `iss` of your issuers, if any.
 
     Raises:
         ConfigurationError: It is no authenticator, or `resource` is no URL without query and fragment.
@@ -151,17 +150,17 @@ class McpAuth(AsgiAuth[UserT, Policy, Any]):
         self.authorization_servers = authorization_servers
 
     def any_credential(self) -> Policy:
-        """A policy that lets every accepted credential pass, also a key with scopes of its own."""
+        """A policy that accepts every credential, even a scoped key."""
         return any_credential()
 
     def principal(self, context: object) -> Principal[UserT]:
-        """The principal of the call that a tool, prompt or resource answers.
+        """The principal of the current call of a tool, prompt or resource.
 
         Args:
             context: The `Context` that the SDK passes to the function, or the request context of a low-level server.
 
         Raises:
-            ConfigurationError: It belongs to no request that came through the gate.
+            ConfigurationError: The request did not come through the gate.
         """
         request = getattr(getattr(context, "request_context", None) or context, "request", None)
         return known_principal(getattr(request, "scope", {}), self.authenticator)
@@ -177,17 +176,17 @@ class McpAuth(AsgiAuth[UserT, Policy, Any]):
     ) -> AsgiApp:
         """Put the gate in front of a server, and serve the result.
 
-        A table names everything that callers can use: what it leaves out is neither listed nor served. Without a table
+        A table names everything that callers can use: missing names are neither listed nor served. Without a table
         everything of its kind is guarded by `require()`.
 
         Args:
-            app: What the SDK makes: `server.http_app()` in FastMCP, `server.streamable_http_app()` in the official SDK. The gate
-                is for MCP alone: mount other routes beside it.
+            app: The SDK's application: `server.http_app()` in FastMCP, `server.streamable_http_app()` in the official SDK. The
+                gate serves only MCP: mount other routes beside it.
             tools: The policy of each tool, by its name.
             prompts: The policy of each prompt, by its name.
-            resources: The policy of each resource, by its URI or its URI template. A URI that several rows match needs all of
-                their policies.
-            max_body: How many bytes a message may have.
+            resources: The policy of each resource, by its URI or its URI template. A URI that matches several rows must meet all
+                of their policies.
+            max_body: The maximum size of a message, in bytes.
         """
         tables = {"tools": tools, "prompts": prompts, "resources": resources}
         return _Gate(self, app, tables, max_body)
@@ -220,7 +219,7 @@ class _Gate:
             "scopes_supported": scopes,
             "bearer_methods_supported": ["header"],
         }
-        # RFC 9728, section 3.2: what has no values is left out.
+        # RFC 9728, section 3.2: members without values are left out.
         given = {name: value for name, value in metadata.items() if value}
         self._metadata = json_answer(200, given)
         shown = {"resource_metadata": urljoin(auth.resource, self._metadata_path)}
@@ -229,7 +228,7 @@ class _Gate:
         self._renderer_of_401 = replace(self._renderer, parameters=asked)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Serve a request, or the server's lifespan with the authenticator's in it."""
+        """Serve a request, or the server's lifespan together with the authenticator's."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
         elif scope["type"] != "http":
@@ -247,7 +246,7 @@ class _Gate:
                 if message["type"] == "lifespan.startup":
                     await opened.enter_async_context(self._auth.authenticator)
                 else:
-                    # Before the server closes what the authenticator writes to.
+                    # Before the server closes the authenticator's store.
                     await opened.aclose()
                 return message
 
@@ -301,7 +300,7 @@ class _Gate:
     async def _list(
         self, scope: Any, receive: Receive, send: Send, principal: Principal[Any], message: Message
     ) -> None:
-        """Serve a listing without what the caller may not use. The answer is JSON, also where the server sends events."""
+        """Serve a listing without entries that the caller may not use. The answer is JSON, even if the server sends events."""
         sent: list[Any] = []
 
         async def keep(part: Any) -> None:
@@ -324,7 +323,7 @@ class _Gate:
                 await send(part)
 
     def _narrow(self, result: dict[str, Any], principal: Principal[Any]) -> None:
-        """Take out of a listing what the caller may not use."""
+        """Remove entries from a listing that the caller may not use."""
         for kind in _KEYS.keys() & result:
             listed = _list(result[kind])
             result[kind] = [each for each in listed if self._may_use(principal, kind, each)]
@@ -335,7 +334,7 @@ class _Gate:
     def _may_use(self, principal: Principal[Any], kind: str, entry: object) -> bool:
         try:
             for policy, parameters in self._rows(kind, _object(entry).get(_KEYS[kind])):
-                # Which resource a call is about, only its arguments show.
+                # Only the arguments of a call show its resource.
                 demanded = policy if kind == "resources" else lasting(policy)
                 self._auth.authenticator.authorize(principal, demanded, parameters)
         except Problem as problem:
@@ -344,13 +343,13 @@ class _Gate:
         return True
 
     def _rows(self, kind: str, name: object, given: object = None) -> Sequence[Row]:
-        """What guards a tool, a prompt, a resource or a template.
+        """The rows of a tool, a prompt, a resource or a template.
 
         Raises:
-            NotFound: No policy does, so that no caller can use it.
+            NotFound: No row matches, so no caller can use it.
         """
-        text = str(name)  # Whatever is no text names nothing.
-        # What is missing names no resource.
+        text = str(name)  # Other types match nothing.
+        # A missing argument matches no resource.
         arguments = defaultdict(str, _object(given))
         table = self.tables.get("resources" if kind == "resourceTemplates" else kind)
         if table is None:
@@ -363,7 +362,7 @@ class _Gate:
         return rows
 
     def _matching(self, uri: str) -> Sequence[Row]:
-        """Every row that a URI matches. The URI alone says what it is about, whatever else the client sends."""
+        """All rows that a URI matches. Only the URI counts, not other parts of the message."""
         plain = unquote(uri)
         if _AMBIGUOUS_URI.search(uri) or _DOT_SEGMENT.search(plain):
             return []
@@ -374,7 +373,7 @@ class _Gate:
         ]
 
     def _sealed(self, session_id: bytes, principal: Principal[Any]) -> bytes:
-        """A session's id as its client gets it: with a signature that holds for one credential alone."""
+        """A session's id for its client: with a signature that is valid for only one credential."""
         text = session_id + repr(_HOLDER(principal)).encode()
         return session_id + b"." + hmac.digest(self._secret, text, "sha256").hex().encode()
 
@@ -386,15 +385,15 @@ class _Gate:
         """
         session_id = value.rpartition(b".")[0]
         if not hmac.compare_digest(self._sealed(session_id, principal), value):
-            raise _NotServed("There is no such session. Begin a new one.")
+            raise _NotServed("This session does not exist. Begin a new session.")
         return session_id
 
     async def _read(self, receive: Receive) -> Message:
         """The message in the body of a request.
 
         Raises:
-            RequestMalformed: It is no message, or several.
-            ContentTooLarge: It is too long.
+            RequestMalformed: The body is not a message, or several messages.
+            ContentTooLarge: The body is too long.
         """
         message = _parsed(await read_stream(body_chunks(receive), self._max_body, passing=Problem))
         if not message or not isinstance(message.get("method", ""), str):
@@ -402,10 +401,10 @@ class _Gate:
         return message
 
     def _refusal(self, problem: Problem, message_id: object) -> Answer:
-        """The answer of a problem.
+        """The answer to a problem.
 
-        Credentials are refused as everywhere, and so is a missing permission, which a client can ask for (RFC 6750). Where no
-        token of the caller would do, the answer is a JSON-RPC error: a client shows its message and goes on, while some end the
+        Refused credentials and missing permissions, which a client can request (RFC 6750), are answered as everywhere. If no
+        token of the caller would help, the answer is a JSON-RPC error: clients show its message and continue, while some end the
         session at a status of 403.
         """
         renderer = self._renderer_of_401 if problem.status == 401 else self._renderer
@@ -413,7 +412,7 @@ class _Gate:
         error = (problem.challenge() or {}).get("error")
         if problem.status not in {403, 404} or error == "insufficient_scope" or message_id is None:
             return answer
-        # As MCP has it for unknown names (invalid parameters), and a number that JSON-RPC leaves to the server.
+        # MCP's code for unknown names (invalid parameters), and a number that JSON-RPC leaves to the server.
         code = -32602 if problem.status == 404 else -32010
         shown = {"code": code, "message": problem.detail, "data": json.loads(answer.body)}
         body = to_json({"jsonrpc": "2.0", "id": message_id, "error": shown})
@@ -421,7 +420,7 @@ class _Gate:
 
 
 def _parsed(text: bytes) -> Message:
-    """A message; empty if it is none."""
+    """A message; empty if the text is not a message."""
     try:
         return _object(json.loads(text.decode()))
     except (ValueError, RecursionError):
@@ -429,15 +428,15 @@ def _parsed(text: bytes) -> Message:
 
 
 def _subjects(message: Message) -> Iterator[tuple[str, object, object]]:
-    """What a message is about, by its kind, its name and its arguments; nothing if it reaches nothing that has a policy."""
-    # Without a method it is the client's response to a request of the server.
+    """The subjects of a message: kind, name and arguments; none if it reaches nothing with a policy."""
+    # A message without a method is the client's response to a request of the server.
     method: str = message.get("method", "notifications/response")
     kind, params = method.partition("/")[0], _object(message.get("params"))
     if method == "completion/complete":
         reference = _object(params.get("ref"))
         kind = _REFERENCES.get(str(reference.get("type")), "")
         key = "name" if kind == "prompts" else "uri"
-        # It is for all resources of a template, whatever the client sends.
+        # A completion is for all resources of a template, regardless of its arguments.
         yield kind, reference.get(key), None
     elif method == "subscriptions/listen":
         # Servers give the list of URIs different names.
@@ -449,17 +448,17 @@ def _subjects(message: Message) -> Iterator[tuple[str, object, object]]:
 
 
 def _object(value: object) -> Message:
-    """An object in JSON; an empty one in place of anything else."""
+    """A JSON object; other values become an empty object."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _list(value: object) -> list[object]:
-    """A list in JSON; an empty one in place of anything else."""
+    """A JSON array; other values become an empty list."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """Which URIs a template stands for (RFC 6570), whatever their case: servers normalize hosts."""
+    """The URIs of a template (RFC 6570), ignoring case: servers normalize hosts."""
 
     def group(expression: re.Match[str]) -> str:
         operator, name, modifier = expression.groups()
@@ -469,7 +468,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def _replay(message: Message, receive: Receive) -> Receive:
-    """What the server receives: the message as the gate has checked it, then what the client sends."""
+    """A `receive` for the server: first the checked message, then the client's further messages."""
     parts = [{"type": "http.request", "body": to_json(message)}] if message else []
 
     async def replay() -> Any:
@@ -479,7 +478,7 @@ def _replay(message: Message, receive: Receive) -> Receive:
 
 
 def _with_session(message: Any, change: Change, principal: Principal[Any], *dropped: bytes) -> Any:
-    """A scope or a response with another id of the session, and without the headers of these names."""
+    """A scope or a response with another session id, and without these headers."""
     headers = [
         (name, change(value, principal) if lower == _SESSION_ID else value)
         for name, value in message["headers"]

@@ -58,7 +58,7 @@ ConnectionT = TypeVar("ConnectionT", bound=HTTPConnection)
 
 
 class Decorator(Protocol):
-    """What :meth:`StarletteAuth.require` returns: it decorates endpoints, async or not."""
+    """The result of :meth:`StarletteAuth.require`: it decorates endpoints, async or not."""
 
     @overload
     def __call__(
@@ -75,27 +75,27 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
     `HTTPEndpoint` or `WebSocketEndpoint`. A sync function still runs in the thread pool; the guard does not.
 
     Args:
-        authenticator: Decides; also an attribute. What an `Authenticator` does runs in threads, so
-            that a synchronous application needs one engine. None: give it to :meth:`install`, once the application exists.
-        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes
-            the `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None, and is asked in this order.
+        authenticator: The authenticator; also an attribute. An `Authenticator` runs in threads, so that a synchronous
+            application needs one engine. None: give it to :meth:`install` later.
+        logins: Functions that find a login in a request without a bearer credential, such as in its session: each takes the
+            `HTTPConnection`, and returns a :class:`~msk_auth.Login` or None. They are called in this order.
         own_csrf_protection: True: the application's own protection against cross-site request forgery covers every guarded
-            route, the key routes included. By default such a login counts for an unsafe method, or a websocket, only if the browser shows
-            that a page of the same origin sent the request.
+            route, including the key routes. By default such a login is accepted for an unsafe method, or a websocket, only if
+            the browser shows that a page of the same origin sent the request.
         header: The name of a header in which clients may send a key in place of `Authorization`, such as `X-API-Key`. A request
-            with both is malformed, and a token is never read from it. None: keys are read from `Authorization` alone.
-        session: Returns the session that the application keeps for a request, such as `lambda request: request.state.session`.
+            with both is malformed, and tokens in this header are refused. None: keys are read only from `Authorization`.
+        session: Returns the application's session of a request, such as `lambda request: request.state.session`.
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
     Raises:
-        ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator reads no users in a
-            session.
+        ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator does not read
+            users in a session.
     """
 
     def any_credential(self) -> Decorator:
-        """A decorator for endpoints that lets every accepted credential pass, also a key with scopes of its own.
+        """A decorator for endpoints that accepts every credential, even a scoped key.
 
-        For what a key may learn about itself. It demands no permission, so what it guards should need none.
+        For information that a key may read about itself, and other operations that need no permission.
         """
         return self._guard(any_credential())
 
@@ -103,8 +103,8 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
         """The principal of a request that a guard has verified.
 
         Raises:
-            Problem: Its credentials are missing or were refused.
-            ConfigurationError: No guard has verified it.
+            Problem: The credentials are missing or were refused.
+            ConfigurationError: No guard has verified the request.
         """
         return known_principal(connection.scope, self._bound_in(connection.scope)._authenticator)
 
@@ -123,11 +123,11 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
         self, load_user: Callable[[str, ConnectionT], T | None], /
     ) -> Callable[[ConnectionT], T]: ...
     def user(self, load_user: Any, /) -> Callable[..., Any]:
-        """The function with which endpoints get the application's user: `current_user = auth.user(users)`.
+        """A function that returns the application's user in endpoints: `current_user = auth.user(users)`.
 
-        The user is loaded once per request, in the session of the request. With the authenticator's :class:`~msk_auth.Users`,
-        and an adapter that has a `session`, it is the one that was read to decide about the request. Otherwise decorate the
-        function that loads it::
+        The user is loaded once per request, in the request's session. With the authenticator's :class:`~msk_auth.Users`,
+        and an adapter with a `session`, it is loaded when the request is verified. Otherwise decorate the
+        function that loads the user::
 
             @auth.user
             async def current_user(owner_id: str, request: Request) -> User | None:
@@ -138,16 +138,16 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
             async def me(request: Request) -> Response:
                 user = await current_user(request)
 
-        Where it finds none, the request is refused as one of an owner who is gone: `owner_disabled` for a key,
-        `token_revoked` for a login. It needs a guard, as :meth:`principal` does.
+        If no user is found, the request is refused like that of a deleted owner: `owner_disabled` for a key, `token_revoked`
+        for a login. The endpoint needs a guard, as for :meth:`principal`.
 
         Args:
             load_user: `AsyncUsers` or `Users`; or a function that takes the id of the principal's owner and the request.
-                `AsyncUsers` and an `async` function make one that has to be awaited, for `async def` endpoints, and the others
-                make a plain one, for `def` endpoints.
+                With `AsyncUsers` or an `async` function, await the result in `async def` endpoints; the others are for `def`
+                endpoints.
 
         Raises:
-            ConfigurationError: They are `Users`, and the adapter has no `session`.
+            ConfigurationError: `load_user` is `Users`, and the adapter has no `session`.
         """
         users = self._users_given(load_user)
 
@@ -173,12 +173,12 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
     def key_routes(
         self, *, prefix: str = "/api/keys", operations: Collection[KeyOperation] | None = None
     ) -> list[BaseRoute]:
-        """Routes with which people manage their own keys. Their guards cannot be taken off.
+        """Routes with which people manage their own keys. Their guards cannot be removed.
 
         Args:
-            prefix: Where to serve them.
-            operations: Which of them to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`, `delete_key`. By
-                default all. In the place of one that is left out the application can have a route of its own.
+            prefix: The routes' prefix.
+            operations: The operations to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`,
+                `delete_key`. By default all. In place of a missing operation the application can add its own route.
         """
         return [self._mount(row, prefix) for row in key_routes(operations)]
 
@@ -189,15 +189,15 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
         prefix: str = "/api/admin/keys",
         operations: Collection[AdminKeyOperation] | None = None,
     ) -> list[BaseRoute]:
-        """Routes with which administrators list and revoke the keys of all owners. Their guards cannot be taken off.
+        """Routes with which administrators list and revoke the keys of all owners. Their guards cannot be removed.
 
-        Each demands the interactive login with the permission that `admin` was made with. None makes a key, extends one or has
-        a key's value.
+        Each requires an interactive login with the permission of `admin`. They cannot create or extend keys, or show their
+        values.
 
         Args:
-            admin: Lists and revokes, for the authenticator of the application. `AdminKeys` run in threads.
-            prefix: Where to serve them.
-            operations: Which of them to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
+            admin: Lists and revokes keys, with the application's authenticator. `AdminKeys` run in threads.
+            prefix: The routes' prefix.
+            operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
         """
         return [self._mount(row, prefix) for row in admin_key_routes(admin, operations)]
 
@@ -221,7 +221,7 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
                 getattr(endpoint, "__call__", None)  # noqa: B004 - asks whether it is async
             )
 
-            # A guard that stands below this one, and names a permission, may let a key pass here too.
+            # A guard below this guard that names a permission decides for keys here too.
             below = declared_policies(endpoint) or () if policy.is_bare else ()
             policies = named_first((policy, *below))
 
