@@ -18,13 +18,14 @@ import psycopg
 import pytest
 from examples.task_service.tests import sqlite_connections
 from examples.task_service.tests.postgres_pool import PostgresPool
-from pydantic import SecretStr
+from pydantic import ConfigDict, SecretStr
 from sqlalchemy import event, insert, update
 from sqlalchemy.exc import OperationalError
 
 from msk_auth import Clock, CredentialKind, Owner, Principal, SystemClock
 from task_service.accounts.audit import Audit
 from task_service.accounts.changes import Accounts
+from task_service.accounts.config import ServiceConfig
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
@@ -70,12 +71,8 @@ class FakeClock:
         self.seconds += seconds
 
 
-@dataclass
-class Settings:
-    run_timeout_seconds: int = 300
-    max_concurrent_runs_per_user: int = 4
-    run_retention_days: int = 30
-    allowed_commands: list[str] = field(default_factory=lambda: ["echo"])
+class Settings(ServiceConfig):
+    model_config = ConfigDict(frozen=False)
 
 
 class Config:
