@@ -85,12 +85,13 @@ def test_the_schema_of_a_document_follows_the_kind_of_each_field() -> None:
 
 def test_the_schema_of_a_request_has_the_constraints_of_its_field() -> None:
     assert FIELD_OF["id"].input_schema() == {"type": "string"}
-    name = {"type": "string", "minLength": 1, "maxLength": 100}
-    assert FIELD_OF["name"].input_schema() == name
-    description = {"type": ["string", "null"], "maxLength": 500}
-    assert FIELD_OF["description"].input_schema() == description
-    labels = {"type": ["array", "null"], **INPUTS["labels"].schema}
-    assert FIELD_OF["labels"].input_schema() == labels
+    for field, kind in (
+        ("name", {"type": "string"}),
+        ("description", {"type": ["string", "null"]}),
+        ("labels", {"type": ["array", "null"]}),
+    ):
+        assert FIELD_OF[field].input_schema() == {**kind, **INPUTS[field].schema}
+    assert FIELD_OF["name"].input_schema()["maxLength"] == 100
 
 
 def test_the_details_of_a_key_are_what_its_creator_chose(world: World) -> None:
