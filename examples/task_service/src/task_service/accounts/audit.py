@@ -213,7 +213,7 @@ class Audit:
             page: Which page of them, of 200 at most.
 
         Raises:
-            InputInvalid: The cursor or the limit is not acceptable.
+            InputInvalid: Field `cursor`.
         """
         paging = Paging(_NEWEST, query, page)
         return await self._page(query, paging)
@@ -227,7 +227,7 @@ class Audit:
         cursor: str | None = None
         while True:
             wanted = PageRequest(cursor, EXPORT_PAGE)
-            paging = Paging(_NEWEST, query, wanted, max_limit=EXPORT_PAGE)
+            paging = Paging(_NEWEST, query, wanted)
             page = await self._page(query, paging)
             yield page.items
             cursor = page.next_cursor

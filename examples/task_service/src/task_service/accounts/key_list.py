@@ -114,7 +114,7 @@ class KeyList:
             wanted: Which page of them, of 200 at most; counted are the keys that the search finds.
 
         Raises:
-            InputInvalid: Fields `cursor` and `limit`.
+            InputInvalid: Field `cursor`.
             StoreUnavailable: The database does not answer.
         """
         at = self._clock.now()

@@ -108,7 +108,7 @@ class ServiceAccounts:
             page: Which page of them, of 200 at most.
 
         Raises:
-            InputInvalid: The cursor or the limit is invalid.
+            InputInvalid: Field `cursor`.
         """
         wanted = self._selecting()
         if query.search is not None:

@@ -202,7 +202,7 @@ class Users:
             page: Which page of them, of 200 at most.
 
         Raises:
-            InputInvalid: The cursor or the limit is invalid.
+            InputInvalid: Field `cursor`.
         """
         wanted = _select_users(query)
         paging = Paging(_ORDERS[query.sort], query, page)

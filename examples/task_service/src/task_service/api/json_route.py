@@ -27,7 +27,7 @@ from starlette.responses import Response
 from msk_auth import Principal
 from msk_auth.errors import InputInvalid
 from task_service.accounts.users import MAX_USERNAME
-from task_service.db.paging import MAX_PAGE, PageRequest
+from task_service.db.paging import PageRequest
 
 from .openapi import Responses, problems
 
@@ -94,7 +94,7 @@ IdempotencyKey = Annotated[
 ]
 """The header of a request that may be repeated."""
 
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+Limit = Annotated[int, Query(ge=1, le=200)]
 """The query parameter for how many items a page has at most."""
 
 

@@ -25,7 +25,7 @@ from task_service.tasks.models import (
     TaskSort,
 )
 from task_service.tasks.runs import Runs
-from task_service.tasks.tasks import MAX_RECENT, Tasks
+from task_service.tasks.tasks import Tasks
 
 from .json_route import IdempotencyKey, JsonRoute, Search, WantedPage
 from .openapi import path_id, problems
@@ -67,7 +67,7 @@ def tasks_router(
         state: RunState | None = None,
         owner: str | None = None,
         sort: TaskSort = TaskSort.CREATED,
-        recent_runs: Annotated[int, Query(ge=0, le=MAX_RECENT)] = 0,
+        recent_runs: Annotated[int, Query(ge=0, le=20)] = 0,
     ) -> Page[Task]:
         """List tasks.
 

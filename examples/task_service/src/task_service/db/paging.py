@@ -22,8 +22,6 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth.errors import InputInvalid
 
-MAX_PAGE: Final = 200
-"""How many items a page of the API has at most."""
 _DIGEST_BYTES: Final = 9
 _MAX_CURSOR: Final = 2000
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -100,17 +98,12 @@ class Paging:
         order: How it is sorted.
         query: What was asked for, order included: anything with a `repr` that differs between queries.
         wanted: Which page.
-        max_limit: The largest `limit`, if it is not that of the API.
 
     Raises:
-        InputInvalid: Field `limit`, or `cursor`: not made by :meth:`cut`, or for another query.
+        InputInvalid: Field `cursor`: not made by :meth:`cut`, or for another query.
     """
 
-    def __init__(
-        self, order: Order, query: object, wanted: PageRequest, *, max_limit: int = MAX_PAGE
-    ) -> None:
-        if not 1 <= wanted.limit <= max_limit:
-            raise InputInvalid.of("limit", f"Out of range. Allowed: 1 to {max_limit}.")
+    def __init__(self, order: Order, query: object, wanted: PageRequest) -> None:
         self._order = order
         self._place = [order.key] if order.id is None else [order.key, order.id]
         self._limit = wanted.limit

@@ -345,7 +345,7 @@ class Runs:
 
         Raises:
             PermissionDenied: As :func:`readable_by`.
-            InputInvalid: Fields `cursor` and `limit`.
+            InputInvalid: Field `cursor`.
         """
         paging = Paging(_NEWEST_FIRST, query, wanted)
         statement = (

@@ -60,9 +60,6 @@ from .runs import (
     visible_tasks,
 )
 
-MAX_RECENT: Final = 20
-"""How many of its newest runs a listed task includes at most."""
-
 EXAMPLE_NAME: Final = "Say hello"
 EXAMPLE_HANDLER: Final = "command"
 EXAMPLE_PARAMS: Final = {
@@ -199,10 +196,8 @@ class Tasks:
             recent: How many of its newest runs each task includes, up to 20; 0 leaves them out.
 
         Raises:
-            InputInvalid: Fields `cursor`, `limit` and `recent_runs`.
+            InputInvalid: Field `cursor`.
         """
-        if not 0 <= recent <= MAX_RECENT:
-            raise InputInvalid.of("recent_runs", f"Out of range. Allowed: 0 to {MAX_RECENT}.")
         paging = Paging(_ORDERS[query.sort], query, page)
         async with self._accounts.db.read() as connection:
             found = await paging.read(connection, _select_tasks(principal, query), lambda row: row)
