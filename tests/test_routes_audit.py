@@ -674,15 +674,6 @@ def test_public_and_guarded_is_a_contradiction(starlette_auth: StarletteAuth[str
     assert [route.access for route in list_routes(app).flagged] == ["authenticated"]
 
 
-def test_methods_can_be_public(starlette_auth: StarletteAuth[str]) -> None:
-    class Pages:
-        async def show(self, request: Request) -> Response:
-            return Response()
-
-    app = Starlette(routes=[Route("/x", starlette_auth.public(Pages().show))])
-    assert listed(app) == {"GET,HEAD /x": "public"}
-
-
 # FastAPI.
 
 

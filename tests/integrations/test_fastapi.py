@@ -118,19 +118,6 @@ class TestInvalidInput:
 
         assert (await send(app, "POST", b"/open", [JSON], b"{")).status == 422
 
-    async def test_on_a_route_of_a_guarded_router(
-        self, auth: FastAPIAuth[User], app: FastAPI
-    ) -> None:
-        router = APIRouter(prefix="/router", dependencies=[auth.require_interactive()])
-
-        @router.post("/task")
-        async def create(task: Task) -> Task:
-            return task
-
-        app.include_router(router)
-        reply = await send(app, "POST", b"/router/task", [JSON], b"{")
-        assert (reply.status, reply.json["code"]) == (401, "credentials_missing")
-
     async def test_raised_by_a_route_that_is_not_fastapi_s(self, app: FastAPI) -> None:
         async def plain(request: Request) -> None:
             raise RequestValidationError([{"type": "json_invalid", "loc": ("body",), "msg": "no"}])
@@ -349,11 +336,6 @@ class TestOpenApi:
     async def test_members_of_a_path_that_are_no_operations_stay(self) -> None:
         path = {"summary": "security", "parameters": [{"name": "a"}]}
         assert complete_document({"paths": {"/": dict(path)}}, errors="all")["paths"] == {"/": path}
-
-    async def test_without_routes(self, auth: FastAPIAuth[User]) -> None:
-        app = FastAPI()
-        auth.install(app, errors="all")
-        assert app.openapi()["paths"] == {}
 
     async def test_holds_no_secret(self, world: World) -> None:
         app = fastapi_app(world.authenticator)

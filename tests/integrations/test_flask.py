@@ -103,16 +103,6 @@ class TestClassBasedViews:
             assert site.ask(method, "/config", "key_admin").status_code == 403
             assert site.ask(method, "/config", "jwt_admin").status_code == 200
 
-    def test_a_guard_around_the_view(self, site: Site) -> None:
-        class Shown(View):
-            def dispatch_request(self) -> str:
-                return "shown"
-
-        site.app.add_url_rule("/", view_func=site.auth.require()(Shown.as_view("shown")))
-        assert site.code("GET", "/") == "credentials_missing"
-        assert site.code("OPTIONS", "/") == "credentials_missing"
-        assert site.ask("GET", "/", "key").data == b"shown"
-
     def test_method_by_method(self, site: Site) -> None:
         class Tasks(MethodView):
             @site.auth.require("tasks:read")
@@ -232,13 +222,6 @@ class TestADecoratorOfTheApplication:
             reply = site.ask("GET", path, credential, X_Token="7")
             assert (reply.status_code, reply.text) == (status, "admitted: False")
 
-    @pytest.mark.usefixtures("app")
-    def test_each_request_is_admitted_by_itself(self, site: Site) -> None:
-        client = site.client()
-        bearer = {"Authorization": f"Bearer {site.world.names['key']}"}
-        assert client.get("/guarded", headers=bearer).status_code == 200
-        assert client.get("/own", headers=bearer).status_code == 401
-
 
 class TestAProtectedBlueprint:
     @pytest.fixture
@@ -305,16 +288,6 @@ class TestAProtectedBlueprint:
         assert site.code("GET", "/admin/health") == "200"
         assert site.code("GET", "/admin/health", "key_revoked") == "200"
 
-    def test_without_a_policy_each_view_declares_its_own(self, site: Site) -> None:
-        blueprint = Blueprint("admin", __name__, url_prefix="/admin")
-        site.auth.protect(blueprint)
-        blueprint.get("/tasks")(site.auth.require("tasks:read")(site.view()))
-        blueprint.get("/health")(site.auth.public(site.view("health")))
-        site.app.register_blueprint(blueprint)
-        assert site.code("GET", "/admin/tasks") == "credentials_missing"
-        assert site.code("GET", "/admin/tasks", "key") == "200"
-        assert site.code("GET", "/admin/health") == "200"
-
     def test_under_two_names(self, site: Site) -> None:
         blueprint = Blueprint("b", __name__)
         site.auth.protect(blueprint, require())
@@ -323,16 +296,6 @@ class TestAProtectedBlueprint:
         site.app.register_blueprint(blueprint, url_prefix="/two", name="two")
         assert site.code("GET", "/one/view") == site.code("GET", "/two/view")
         assert site.code("GET", "/two/view") == "credentials_missing"
-
-    def test_on_an_application_without_the_adapter(self, site: Site, blueprint: Blueprint) -> None:
-        site.auth.protect(blueprint, require())
-        blueprint.get("/view")(site.view())
-        bare = Flask(__name__)
-        bare.testing = True
-        bare.register_blueprint(blueprint)
-        with pytest.raises(ConfigurationError, match=r"Call auth\.init_app\(app\)"):
-            bare.test_client().get("/admin/view")
-        assert site.called == []
 
     def test_a_whole_application(self, site: Site) -> None:
         site.app = Flask(__name__)
@@ -741,20 +704,11 @@ class TestTimesOfLastUse:
         site.world.clock.advance(timedelta(seconds=60))
         site.client().get("/", headers=bearer).close()
         assert written == [site.app.name]
+        # The rest is written when the process ends.
         site.ask("GET", "/", "key")
         (leave,) = at_exit
         leave()
         assert written == [site.app.name] * 2
-
-    def test_the_rest_is_written_when_the_process_ends(
-        self, world: World, at_exit: list[Callable[[], None]]
-    ) -> None:
-        site = Site(world)
-        site.app.get("/")(site.auth.require()(site.view()))
-        site.ask("GET", "/", "key")
-        (leave,) = at_exit
-        leave()
-        assert self.last_used(site) == START
 
     def test_an_application_that_is_gone_is_not_kept_for_it(
         self, at_exit: list[Callable[[], None]]

@@ -290,25 +290,6 @@ class TestWhatIsFoundBeforeTheFirstRequest:
         assert site.ask("GET", "/tasks").status_code == 500
         assert site.called == ["view"]
 
-    @pytest.mark.parametrize("nested", [False, True])
-    def test_a_view_that_declares_nothing(self, site: Site, nested: bool) -> None:
-        blueprint = Blueprint("admin", __name__, url_prefix="/admin")
-        site.auth.protect(blueprint)
-        scope = Blueprint("inner", __name__) if nested else blueprint
-        scope.add_url_rule("/forgotten", "forgotten")
-        if nested:
-            blueprint.register_blueprint(scope)
-        site.app.register_blueprint(blueprint)
-        name = "admin.inner.forgotten" if nested else "admin.forgotten"
-        site.app.view_functions[name] = site.view("forgotten")
-        site.app.get("/elsewhere")(site.view())
-        for path in ("/admin/forgotten", "/elsewhere"):
-            for method in ("GET", "HEAD", "OPTIONS"):
-                assert site.ask(method, path, "jwt_admin").status_code == 500
-        assert site.called == []
-        with pytest.raises(ConfigurationError, match=r"forgotten' declares no policy"):
-            site.auth.check(site.app)
-
 
 class TestViewsThatCannotBeDecorated:
     @pytest.fixture

@@ -443,13 +443,6 @@ class TestMethodsAndMounts:
 
 
 class TestSetUpsThatCannotWork:
-    async def test_one_adapter_for_several_applications(self, site: Site) -> None:
-        keys = site.auth.key_routes()
-        apps = [site.app(keys), site.app(keys)]
-        for app in apps:
-            assert await site.code(app, "GET", "/api/keys", "key") == "200"
-            assert (await site.ask(app, "GET", "/schema/openapi.json")).status == 200
-
     async def test_a_guard_on_an_application_without_the_plugin_refuses(
         self, site: Site, caplog: pytest.LogCaptureFixture
     ) -> None:
