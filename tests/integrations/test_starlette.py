@@ -25,7 +25,7 @@ from tests.integrations.starlette_app import starlette_app
 from tests.integrations.test_websockets import DENIAL, connect
 
 from msk_auth import any_credential, require, require_interactive
-from msk_auth.errors import ConfigurationError, CredentialsMissing, Problem
+from msk_auth.errors import ConfigurationError, CredentialsMissing, Problem, TooManyAttempts
 from msk_auth.http.answers import Answer, ProblemRenderer
 from msk_auth.integrations.starlette import StarletteAuth
 
@@ -292,6 +292,19 @@ async def test_it_is_admitted_where_a_guard_has_let_it_pass(
     assert (await send(app, "GET", b"/in", world.bearer("key"))).json is True
     # What the application has verified for itself is no guard's.
     assert (await send(app, "GET", b"/own", world.bearer("key"))).json is False
+
+
+async def test_a_problem_after_the_close_of_a_websocket_sends_nothing(
+    auth: StarletteAuth[User],
+) -> None:
+    async def closes(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close(4000)
+        raise TooManyAttempts(7)
+
+    sent = await connect(serve(auth, WebSocketRoute("/ws", closes)), "/ws", [])
+    closed = {"type": "websocket.close", "code": 4000, "reason": ""}
+    assert (len(sent), sent[-1]) == (2, closed)
 
 
 async def test_a_websocket_is_refused_as_ever_where_refusals_are_http_errors(
