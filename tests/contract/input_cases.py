@@ -54,10 +54,14 @@ def input_cases() -> Iterator[Case]:
                    [""], ["\x00"], [str(n) for n in range(101)]]  # fmt: skip
     for scopes in each_scopes:
         yield create({"name": "a", "scopes": scopes}, "scopes")
-    each_days: list[Any] = [0, -1, 1.5, 1.0, "1", True, [], {}, 36_501, 10**30, -(10**30)]
+    each_days: list[Any] = [0, -1, 1.5, "1", True, [], {}, 36_501, 10**30, -(10**30)]
     for days in each_days:
         yield create({"name": "a", "expires_in_days": days}, "expires_in_days")
-    yield create('{"name": "a", "expires_in_days": 1e999}', "expires_in_days")
+    for text in ("1e999", "1e300", "36501.0"):
+        yield create(f'{{"name": "a", "expires_in_days": {text}}}', "expires_in_days")
+    # A whole number, however it is written, is an integer to JSON Schema.
+    body = '{"name": "a", "expires_in_days": 30.0}'
+    yield case("POST /api/keys", 201, "jwt", name=f"create {body!r}", headers=JSON, body=body)
     for member in (
         "owner_id",
         "id",
@@ -89,7 +93,7 @@ def input_cases() -> Iterator[Case]:
 
     yield from _edits()
     for body in ("[]", "{", '{"overlap_seconds": "1"}', '{"overlap_seconds": -1}', '{"overlap_seconds": null}',
-                 '{"overlap_seconds": 7776001}', '{"overlap_seconds": 1e3}', '{"overlap_seconds": true}',
+                 '{"overlap_seconds": 7776001}', '{"overlap_seconds": 1e-3}', '{"overlap_seconds": true}',
                  '{"seconds": 1}'):  # fmt: skip
         field = "overlap_seconds" if "overlap" in body else "seconds" if "seconds" in body else ""
         yield case(
@@ -101,7 +105,12 @@ def input_cases() -> Iterator[Case]:
             body=body,
             fields=(field,),
         )
-    for body in ("{}", '{"overlap_seconds": 0}', '{"overlap_seconds": 7776000}'):
+    for body in (
+        "{}",
+        '{"overlap_seconds": 0}',
+        '{"overlap_seconds": 7776000}',
+        '{"overlap_seconds": 1e3}',
+    ):
         json_type = (("content-type", "Application/JSON; charset=utf-8"),)
         yield case(ROTATE, 201, "jwt", name=f"rotate {body!r}", headers=json_type, body=body)
     for query, field in (

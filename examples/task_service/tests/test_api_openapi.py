@@ -140,6 +140,12 @@ async def test_what_the_document_allows_is_not_refused_for_its_form(
     changes = schemas["TaskChanges"]["properties"]
     assert {changes[name].get("type") for name in ("name", "handler", "owner_id")} == {"string"}
     assert schemas["NewApiKey"]["properties"]["expires_in_days"]["maximum"] == 36_500
+    # A whole number, however it is written, is an integer to JSON Schema.
+    whole = (
+        '{"timeout_seconds": 30.0, "name": "a", "handler": "command", "params": {"argv": ["echo"]}}'
+    )
+    sent = {"content": whole, "headers": {"Content-Type": "application/json"}}
+    assert expect(await admin.request("POST", "/api/tasks", **sent), 201)["timeout_seconds"] == 30
     # Only long names are refused, whatever their characters.
     for name, message in (("\b", "Unknown field"), ("n" * 200, "Unknown field")):
         body = {"name": "a", "handler": "command", "params": {"argv": ["echo"], name: {"\x7f": 1}}}

@@ -169,7 +169,10 @@ def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
         raise InputInvalid.of("", "Send JSON with the header 'Content-Type: application/json'.")
     try:
         value: object = json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+            body.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_number,
         )
     except (ValueError, RecursionError):
         # Not UTF-8, not JSON, a number with thousands of digits, or nested too deeply.
@@ -219,6 +222,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     return members
 
 
+def _number(text: str) -> float:
+    # To JSON Schema 30.0 is an integer. Beyond 2**53 a float is not certainly the number that was meant.
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= 2**53 else value
+
+
 def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError  # NaN and Infinity are not JSON
 
@@ -259,7 +268,7 @@ def _text(members: Mapping[str, object], name: str, otherwise: str, wrong: list[
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
-    # `true` is an int in Python and no number in JSON; 1.0 is a number, and not certainly whole.
+    # `true` is an int in Python and no number in JSON.
     return type(value) is int
 
 

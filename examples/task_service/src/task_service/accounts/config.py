@@ -20,6 +20,7 @@ from task_service.db import schema
 from task_service.db.engine import lock_table
 from task_service.handlers.command import (
     DEFAULT_ALLOWED_COMMANDS,
+    LISTED_COMMAND,
     check_listed_command,
     harmless_of,
 )
@@ -47,7 +48,11 @@ def _each_once(commands: tuple[str, ...]) -> tuple[str, ...]:
 
 _Days = Annotated[int, Field(ge=1, le=3650)]
 _Minutes = Annotated[int, Field(ge=1, le=MAX_SESSION_LIFETIME // _MINUTE)]
-_Command = Annotated[str, AfterValidator(check_listed_command)]
+_Command = Annotated[
+    str,
+    AfterValidator(check_listed_command),
+    Field(json_schema_extra={"pattern": f"^({LISTED_COMMAND})$"}),
+]
 
 
 class ServiceConfig(BaseModel):

@@ -195,7 +195,12 @@ class JsonRequest(Request):
             ValueError: It is something else. The library answers it, after the guards.
         """
         text = (await self.body()).decode("utf-8")
-        return json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant)
+        return json.loads(
+            text,
+            object_pairs_hook=_members,
+            parse_constant=_refuse_constant,
+            parse_float=_number,
+        )
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -206,6 +211,12 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if any(len(name) > _MAX_NAME for name in members):
         raise ValueError
     return members
+
+
+def _number(text: str) -> float:
+    # To JSON Schema 30.0 is an integer. Beyond 2**53 a float is not certainly the number that was meant.
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= 2**53 else value
 
 
 def _refuse_constant(_name: str) -> NoReturn:

@@ -55,7 +55,8 @@ _PROGRESS_LINE: Final = re.compile(
 _LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
 # A longer line is output, however it begins: it must not be held back for ever.
 _MAX_PROGRESS_LINE: Final = 1000
-_LISTED = re.compile(r"/[^\x00-\x1f\x7f]{1,1023}|[^/\s\x00-\x1f\x7f]{1,255}")
+LISTED_COMMAND: Final = r"/[^\x00-\x1f\x7f]{1,1023}|(?!\.\.?$)[^/\s\x00-\x1f\x7f]{1,255}"
+"""The form of an entry of `allowed_commands`, as a regular expression."""
 
 
 def check_listed_command(entry: str) -> str:
@@ -64,7 +65,7 @@ def check_listed_command(entry: str) -> str:
     Raises:
         ValueError: The entry is neither an absolute path nor a bare name.
     """
-    if _LISTED.fullmatch(entry) is None or entry in {".", ".."}:
+    if re.fullmatch(LISTED_COMMAND, entry) is None:
         raise ValueError(
             "Not a command. Write an absolute path, or a bare name without spaces and arguments."
         )
