@@ -31,7 +31,7 @@ from task_service.tasks.models import OwnerId
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
-from .json_route import JsonBody, JsonRoute, NameSearch, NewName, WantedPage
+from .json_route import JsonBody, JsonRoute, NewName, Search, WantedPage
 from .openapi import path_id, problems
 
 CONFIG: Final = "admin:config"
@@ -143,7 +143,7 @@ def admin_router(
     @router.get("/users", dependencies=[user_admin])
     async def list_users(
         page: WantedPage,
-        search: NameSearch = None,
+        search: Search = None,
         role: Role | None = None,
         disabled: bool | None = None,
         sort: UserSort = UserSort.CREATED,
@@ -152,7 +152,7 @@ def admin_router(
 
         `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
         """
-        query = UserQuery(search=search or None, role=role, disabled=disabled, sort=sort)
+        query = UserQuery(search=search, role=role, disabled=disabled, sort=sort)
         return await users.list(query, page)
 
     @router.post("/users", status_code=201, responses=problems(UsernameTaken))

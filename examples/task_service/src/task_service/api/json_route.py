@@ -19,6 +19,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    StringConstraints,
     WithJsonSchema,
 )
 from starlette.requests import Request
@@ -30,8 +31,6 @@ from task_service.accounts.users import MAX_USERNAME
 from task_service.db.paging import PageRequest
 
 from .openapi import Responses, problems
-
-MAX_SEARCH: Final = 100
 
 # The response repeats refused names, so their size is bounded.
 _MAX_NAME: Final = 200
@@ -73,18 +72,8 @@ Moment = Annotated[
 """A time in an answer, spelled as the library spells the times of a key."""
 
 
-def _search_text(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    if len(text) > MAX_SEARCH:
-        raise ValueError(f"The search is too long. Send {MAX_SEARCH} characters at most.")
-    return text or None
-
-
-Search = Annotated[str | None, BeforeValidator(_search_text)]
+Search = Annotated[str, StringConstraints(strip_whitespace=True, max_length=100)] | None
 """The query parameter that searches a listing; an empty one finds everything."""
-
 
 Cursor = Annotated[str | None, Query(min_length=1, description="`next_cursor` of the page before.")]
 """The query parameter for the place of a page."""
@@ -114,9 +103,6 @@ NewName = Annotated[
     ),
 ]
 """The name of a new user or service account, as the document describes it. `check_name` says what is wrong with others."""
-
-NameSearch = Annotated[str | None, Query(max_length=MAX_USERNAME)]
-"""The query parameter that searches by a part of a name; an empty one finds everything."""
 
 WantedPage = Annotated[PageRequest, Depends(_page_request)]
 """The query parameters of a listing: which page, and whether to count."""

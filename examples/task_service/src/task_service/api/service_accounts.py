@@ -20,7 +20,7 @@ from task_service.accounts.users import SERVICE_ACCOUNT, User
 from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
 
-from .json_route import JsonBody, JsonRoute, NameSearch, NewName, WantedPage
+from .json_route import JsonBody, JsonRoute, NewName, Search, WantedPage
 from .openapi import path_id, problems
 
 PREFIX: Final = "/api/admin/service-accounts"
@@ -76,13 +76,13 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
 
     @router.get("", dependencies=[administrator])
     async def list_service_accounts(
-        page: WantedPage, search: NameSearch = None, disabled: bool | None = None
+        page: WantedPage, search: Search = None, disabled: bool | None = None
     ) -> Page[ServiceAccount]:
         """List service accounts, by name.
 
         `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
         """
-        query = ServiceAccountQuery(search=search or None, disabled=disabled)
+        query = ServiceAccountQuery(search=search, disabled=disabled)
         return await accounts.list(query, page)
 
     @router.post(
