@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast, get_args
 
+from pydantic import ValidationError
 from pydantic_core.core_schema import ErrorType
+
+from msk_auth.errors import InputInvalid
+
+_MAX_ERRORS: Final = 20
 
 _SENTENCES: Final[Mapping[str, str]] = {
     "missing": "This is required.",
@@ -76,3 +81,19 @@ def message_of(error: Mapping[str, Any]) -> str:
 def in_plain_words(errors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The errors with sentences in place of their messages."""
     return [{**error, "msg": message_of(error)} for error in errors]
+
+
+def input_invalid(error: ValidationError, *place: str) -> InputInvalid:
+    """The errors of a model that the client has filled in, under the names that the client used.
+
+    Args:
+        error: What pydantic found.
+        place: Where the model is in the body.
+    """
+    found = error.errors(include_url=False, include_input=False)
+    return InputInvalid(
+        [
+            (".".join((*place, *map(str, each["loc"]))), message_of(each))
+            for each in found[:_MAX_ERRORS]
+        ]
+    )

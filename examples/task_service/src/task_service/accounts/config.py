@@ -24,7 +24,7 @@ from task_service.handlers.command import (
     check_listed_command,
     harmless_of,
 )
-from task_service.validation import message_of
+from task_service.validation import input_invalid
 
 from .changes import Accounts
 
@@ -181,17 +181,7 @@ def _validated(values: Mapping[str, Any]) -> ServiceConfig:
         # JSON has lists for tuples. A lone surrogate is not valid JSON text and is refused below.
         config = ServiceConfig.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        raise InputInvalid(
-            [
-                (
-                    ".".join(str(part) for part in found["loc"]),
-                    "Unknown setting. GET /api/admin/config lists the settings."
-                    if found["type"] == "extra_forbidden"
-                    else message_of(found),
-                )
-                for found in error.errors(include_url=False, include_input=False)
-            ]
-        ) from None
+        raise input_invalid(error) from None
     longest, default = config.max_key_lifetime_days, config.default_key_lifetime_days
     if longest is not None and default is not None and default > longest:
         raise InputInvalid.of(

@@ -11,7 +11,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from msk_auth.errors import ConfigurationError, InputInvalid
-from task_service.validation import message_of
+from task_service.validation import input_invalid
 
 from .base import Handler, HandlerEnvironment, HandlerParams
 
@@ -20,7 +20,6 @@ MAX_PARAMS_BYTES = 256 * 1024
 """The maximum length of a task's parameters as JSON."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_MAX_ERRORS = 20
 
 
 class HandlerDescription(BaseModel):
@@ -117,7 +116,7 @@ class HandlerRegistry:
         try:
             return handler, handler.Params.model_validate(params)
         except ValidationError as error:
-            raise InputInvalid(_fields(error)) from None
+            raise input_invalid(error, "params") from None
 
     async def check(self, name: str, params: object) -> tuple[Handler[Any], HandlerParams]:
         """As :meth:`parse`, and refuse parameters that the deployment does not allow now."""
@@ -165,12 +164,3 @@ def _refuse_unstorable(params: object) -> None:
         raise InputInvalid.of(
             "params", f"The parameters are too long. Send at most {MAX_PARAMS_BYTES} bytes."
         )
-
-
-def _fields(error: ValidationError) -> list[tuple[str, str]]:
-    """Pydantic's errors under the names that the client used."""
-    found = error.errors(include_url=False, include_input=False)
-    return [
-        (".".join(("params", *(str(part) for part in each["loc"]))), message_of(each))
-        for each in found[:_MAX_ERRORS]
-    ]
