@@ -105,6 +105,12 @@ async def test_a_long_name_widens_no_list(open_page: Open) -> None:
         for width in (360, 390, 1024, 1440):
             await page.set_viewport_size({"width": width, "height": 900})
             await assert_fits(page, f"{path} at {width}")
+            if path == "/runs" and width < 1024:
+                # Two names without a word would say nothing.
+                for label in ("Owner", "Requested by"):
+                    shown = page.locator(f"td[data-label='{label}']").first
+                    style = "(cell) => getComputedStyle(cell, '::before').content"
+                    assert label in await shown.evaluate(style)
             if path == keys:
                 revoke = page.get_by_role("button", name="Revoke of a long name")
                 box = await revoke.bounding_box()

@@ -563,6 +563,12 @@ async def test_what_failed_is_one_click_away_and_the_address_keeps_the_filters(
     # The message leads to the run, also when the run is over.
     await expect(page.locator("#announcer")).to_have_text("Breaks at night: Failed.")
     await assert_accessible(page, "message with a link", ["color-contrast"])
+    # On a phone it has the width of the page.
+    await page.set_viewport_size({"width": 390, "height": 844})
+    box = await page.get_by_role("link", name="View run").bounding_box()
+    assert box is not None
+    assert box["height"] < 30
+    await page.set_viewport_size({"width": 1440, "height": 900})
     await page.get_by_role("link", name="View run").click()
     await expect(page.get_by_role("listitem").first).to_contain_text("Failed")
     run = page.url.partition("run=")[2]

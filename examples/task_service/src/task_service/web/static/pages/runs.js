@@ -14,8 +14,8 @@ const COLUMNS = [
     error && h("span", { class: "sub clip fault", title: error }, error),
   ], "main"],
   ["State", ({ state }) => badge(state)],
-  me.may("tasks:read_all") && ["Owner", ({ owner_name: owner }) => quiet(owner), "wrap"],
-  ["Requested by", (run) => quiet(by(run)), "wrap"],
+  me.may("tasks:read_all") && ["Owner", ({ owner_name: owner }) => quiet(owner), "wrap", true],
+  ["Requested by", (run) => quiet(by(run)), "wrap", true],
   ["When", (run) => quiet(when(run.created_at))],
   ["Duration", (run) => quiet(took(run))],
 ].filter(Boolean);
