@@ -12,7 +12,7 @@ from typing import Any, Final
 
 WORDS: Final[Mapping[str, str]] = {
     "how-to/move-here/": "django import migrate existing registration password reset jwt_required blocklist blacklist x-api-key",
-    "how-to/adopt/": "add integrate sqlmodel advanced-alchemy",
+    "how-to/adopt/": "add existing integrate sqlmodel advanced-alchemy",
     "explanation/how-it-works/": "fresh login sudo mode architecture",
     "reference/key-format/": "prefix checksum regex bcrypt argon2 hasher sha256 cli",
     "explanation/lease/": "caching stale fork",
@@ -26,20 +26,20 @@ WORDS: Final[Mapping[str, str]] = {
     "how-to/database/": "migration alembic sqlalchemy postgresql sqlite mysql mariadb pool outage down",
     "how-to/fastapi/": "swagger authorize button authorization header",
     "how-to/identity-provider/": "auth0 cognito azure entra okta keycloak google integration jwks oauth oidc openid connect sso",
-    "how-to/leaked-keys/": "revoke compromised stolen incident scanner pre-commit gitleaks trufflehog",
+    "how-to/leaked-keys/": "revoke compromised stolen incident scanner github pre-commit gitleaks trufflehog",
     "how-to/machine-tokens/": "github actions gitlab ci kubernetes client credentials workload identity",
     "how-to/manage-keys/": (
-        "admin staff rename list tag partner customer onboarding last used usage statistics user leaves leaver offboarding"
+        "admin staff users list rename delete deactivated tag partner customer onboarding last used usage statistics leaves leaver offboarding"
     ),
     "how-to/open-connections/": "server-sent events sse streaming task celery worker queue",
     "how-to/restrict-keys/": (
         "read only limit ip address allowlist whitelist cidr rate throttle quota 429 redis webhook machine scopes permissions"
     ),
     "how-to/rotate/": "renew grace period expiry date notification reminder email",
-    "how-to/service-accounts/": "organization tenant team company bot shared ci pipeline",
+    "how-to/service-accounts/": "organization tenant team company belongs bot shared ci pipeline",
     "how-to/test-an-application/": "pytest unit client fixture mock fake override",
     "reference/api/": "semver semantic versioning deprecated stable",
-    "reference/errors/": "401 403 503 status problem details unauthorized forbidden handler custom response missing header",
+    "reference/errors/": "401 403 503 status disabled problem details unauthorized forbidden handler custom response missing header",
     "reference/key-routes/": "create generate endpoints",
 }
 """From the address of a page to words that its title lacks, and that readers use for it."""
