@@ -12,7 +12,6 @@ from tests.integrations.adapters import adapter_of, mounted, send
 
 from msk_auth import Policy, require, require_interactive, require_key, require_login
 from msk_auth.errors import ConfigurationError
-from msk_auth.http._async.routes import KEY_ROUTES
 from msk_auth.http.openapi import complete_document, operations, scheme_name
 from msk_auth.leaks import AsyncGitHubLeakReceiver
 
@@ -173,9 +172,20 @@ def document(make: Make, world: World | None, **more: Any) -> Json:
     return make(world, **more)[1]()
 
 
+KEY_ROUTES = [
+    ("list_keys", "get", ""),
+    ("create_key", "post", ""),
+    ("get_key", "get", "/{key_id}"),
+    ("update_key", "patch", "/{key_id}"),
+    ("rotate_key", "post", "/{key_id}/rotate"),
+    ("revoke_key", "post", "/{key_id}/revoke"),
+    ("delete_key", "delete", "/{key_id}"),
+]
+
+
 def key_operations(found: Json, prefix: str = "/api/keys") -> Iterator[tuple[str, Json]]:
-    for row in KEY_ROUTES:
-        yield row.name, found["paths"][prefix + row.path][row.method.lower()]
+    for name, method, path in KEY_ROUTES:
+        yield name, found["paths"][prefix + path][method]
 
 
 def admin_operations(found: Json) -> Iterator[tuple[str, str, Json]]:

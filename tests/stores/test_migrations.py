@@ -114,15 +114,6 @@ def test_keys_of_the_first_version_have_nothing_that_later_versions_added(
     store.close()
 
 
-def test_the_version_is_recorded_in_a_table_of_its_own(engine: Engine) -> None:
-    upgrade(engine)
-    names = inspect(engine).get_table_names()
-    assert "alembic_version" not in names
-    with engine.connect() as connection:
-        versions = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars()
-        assert versions.all() == [NEWEST]
-
-
 def test_processes_that_start_together_migrate_once(url: URL) -> None:
     def start(_number: int) -> None:
         engine = create_engine(url)

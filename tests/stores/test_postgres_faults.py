@@ -26,7 +26,6 @@ from msk_auth.stores.sqlalchemy import (
     SQLAlchemyKeyStore,
     prepare_postgresql,
 )
-from msk_auth.stores.sqlalchemy._servers import StandbyError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
@@ -246,7 +245,7 @@ def test_a_standby_is_never_read() -> None:
         primary.stop()
         # Each of its connections reaches the standby now, which still has the key as it was.
         for _ in range(5):
-            with pytest.raises(StandbyError, match="target_session_attrs"):
+            with pytest.raises(ConnectionError, match="target_session_attrs"):
                 store.find("k1")
 
         async def find() -> Any:
@@ -264,7 +263,9 @@ def test_a_standby_is_never_read() -> None:
                 await held.aclose()
                 await awaited.dispose()
 
-        assert [type(each) for each in asyncio.run(find())] == [StandbyError] * 4
+        for each in asyncio.run(find()):
+            assert isinstance(each, ConnectionError)
+            assert "target_session_attrs" in str(each)
 
         # Once it is the primary it is read, on the same store.
         with pooled.connect() as connection:
@@ -340,7 +341,7 @@ def _has_the_key(engine: Engine) -> bool:
 def _answers(store: SQLAlchemyKeyStore) -> bool:
     try:
         store.find("k1")
-    except StandbyError:
+    except ConnectionError:
         return False
     return True
 

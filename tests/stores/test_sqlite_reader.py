@@ -558,17 +558,3 @@ async def test_an_asynchronous_engine_is_prepared_in_the_same_way(tmp_path: Path
     async with engine.connect() as connection:
         assert (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar() == "wal"
     await engine.dispose()
-
-
-def test_a_connection_notes_its_file_once_for_all_stores_of_its_engine(engine: Engine) -> None:
-    for _ in range(3):
-        SQLAlchemyKeyStore(engine).close()
-    statements: list[str] = []
-
-    @event.listens_for(engine, "connect", insert=True)
-    def _trace(connection: sqlite3.Connection, _record: object) -> None:
-        connection.set_trace_callback(statements.append)
-
-    engine.dispose()
-    engine.connect().close()
-    assert statements.count("PRAGMA database_list") == 1
