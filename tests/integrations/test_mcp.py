@@ -400,6 +400,42 @@ async def test_no_spelling_of_a_uri_reaches_another_resource(
 
 
 @pytest.mark.parametrize(
+    ("uri", "status"),
+    [
+        ("notes://a", 403), ("notes://a?x=1", 403), ("notes://a?", 403), ("notes://a#b", 403), ("notes://%61?x=/y", 403), ("notes://a#/y", 403),
+        ("notes://?x", 403), ("notes://a%3Fb", 403), ("notes://shared/a?x", 200), ("notes://shared/a", 200), ("notes://shared/a%0a", 200),
+        ("notes://shared/%61dmin%0a", 403), ("notes://shared/admin", 403), ("notes://shared/" + "a" * 2033, 200),
+    ],
+)  # fmt: skip
+async def test_a_row_guards_what_a_server_may_take_for_its_own(
+    uri: str, status: int, world: World, server: Server
+) -> None:
+    """FastMCP drops the query and the fragment, so that these reach `notes://{id}`; before 2.0 the official SDK keeps them in `id`."""
+    read, admin = server.auth.require("tasks:read"), server.auth.require("admin:config")
+    resources = {
+        "notes://{id}": admin,
+        "notes://{path*}": read,
+        "notes://shared/admin{rest*}": admin,
+    }
+    app = server.auth.protect(server, resources=resources)
+    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri))
+    assert (reply.status, "error" in reply.json) == (status, False)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["notes://a?x", "notes://a#x", "notes://a%3Fx/y", "notes://a/b", "notes://" + "a" * 2041],
+)
+async def test_a_row_names_no_more_than_its_template(
+    uri: str, world: World, server: Server
+) -> None:
+    app = server.auth.protect(server, resources={"notes://{id}": server.auth.require("tasks:read")})
+    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri))
+    assert reply.json["error"]["data"]["code"] == "not_found"
+    assert server.received == []
+
+
+@pytest.mark.parametrize(
     "uri",
     [
         "https:/a.test/admin", "https:a.test/admin", "HTTPS:///a.test/admin", "https://a.test:443/admin", "https://a.test:/admin",
@@ -821,6 +857,8 @@ async def test_the_route_audit_reads_the_tables(world: World, app: Any) -> None:
     [
         ("tasks://42", True),
         ("tasks://%34%32", True),
+        ("tasks://42%3Fx", False),
+        ("tasks://42%2523", False),
         ("tasks://43", False),
         ("files://tasks/42", False),
     ],

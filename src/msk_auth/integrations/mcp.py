@@ -95,6 +95,8 @@ _HOLDER: Final = attrgetter("kind", "owner.id", "key_id", "session_id", "identit
 # The data of a server-sent event.
 _EVENT: Final = re.compile(rb"^data:(.*)", re.MULTILINE)
 _EXPRESSION: Final = re.compile(r"\\\{([^\w}]*)([^\W\d]\w*)([^}]*)\\\}")
+# How long a URI may be: two expressions that match everything take the square of this.
+_LONGEST: Final = 2048
 # A server's parser drops or rewrites these, so that another resource would be read than the gate has looked up: what no URI may have
 # (RFC 3986), and other spellings of web addresses and files than the normalized one (WHATWG URL).
 _AMBIGUOUS_URI: Final = re.compile(
@@ -362,15 +364,18 @@ class _Gate:
         return rows
 
     def _matching(self, uri: str) -> Sequence[Row]:
-        """All rows that a URI matches. Only the URI counts, not other parts of the message."""
+        """The rows that guard a URI; none if no row names it. The URI alone says what it is about, whatever else the client sends."""
         plain = unquote(uri)
-        if _AMBIGUOUS_URI.search(uri) or _DOT_SEGMENT.search(plain):
+        if len(uri) > _LONGEST or _AMBIGUOUS_URI.search(uri) or _DOT_SEGMENT.search(plain):
             return []
-        return [
-            (policy, defaultdict(str, found.groupdict()))
-            for pattern, policy in self._patterns
-            if (found := pattern.fullmatch(plain) or pattern.fullmatch(uri))
-        ]
+        rows: list[Row] = []
+        is_named = False
+        for pattern, policy in self._patterns:
+            for found in filter(None, map(pattern.fullmatch, (plain, uri))):
+                values = {name: unquote(value) for name, value in found.groupdict().items()}
+                rows.append((policy, defaultdict(str, values)))
+                is_named = is_named or found[pattern.groups] is None
+        return rows if is_named else []
 
     def _sealed(self, session_id: bytes, principal: Principal[Any]) -> bytes:
         """A session's id for its client: with a signature that is valid for only one credential."""
@@ -458,13 +463,19 @@ def _list(value: object) -> list[object]:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """The URIs of a template (RFC 6570), ignoring case: servers normalize hosts."""
+    """Which URIs a template stands for (RFC 6570), whatever their case: servers normalize hosts.
+
+    The last group has the query and the fragment, if the template stands for what is before them: some servers drop both, so
+    that the template guards the URI, which it does not name.
+    """
 
     def group(expression: re.Match[str]) -> str:
         operator, name, modifier = expression.groups()
-        return f"(?P<{name}>.*)" if operator or modifier else f"(?P<{name}>[^/?#]*)"
+        is_open = operator or modifier.endswith("*")
+        return f"(?P<{name}>.*)" if is_open else f"(?P<{name}>[^/?#]*)"
 
-    return re.compile(_EXPRESSION.sub(group, re.escape(template)), re.IGNORECASE)
+    text = _EXPRESSION.sub(group, re.escape(template))
+    return re.compile(f"{text}([?#].*)?", re.DOTALL | re.IGNORECASE)
 
 
 def _replay(message: Message, receive: Receive) -> Receive:
