@@ -37,10 +37,10 @@ WORDS = {
 }
 # In docstrings and comments, besides the words.
 PHRASES = {
-    "The watch, to be used once. `async with watch:` around the work raises the refusal when access ends; it cancels the\n"
-    "            work first, as `asyncio.timeout` does, so the block must not contain a `yield`. `watch.stream(source)` gives the\n"
-    "            items of an asynchronous iterable until access ends, and `await watch.wait()` returns the refusal then.\n"
-    "            `watch.refusal` is None while access lasts.": "The watch, to be used in one thread. `watch.check()` returns while access lasts, and raises the refusal afterwards:\n"
+    "A watch, to use once. `async with watch:` around the work raises the refusal when access ends; it cancels the\n"
+    "            work first, like `asyncio.timeout`, so the block must not contain a `yield`. `watch.stream(source)` yields the\n"
+    "            items of an asynchronous iterable until access ends, and `await watch.wait()` then returns the refusal.\n"
+    "            `watch.refusal` is None while access lasts.": "A watch, to use in one thread. `watch.check()` returns while access lasts, and raises the refusal afterwards:\n"
     "            call it before each item that you send, and at least once a second. `watch.stream(source)` does so for the items\n"
     "            of an iterable. `watch.refusal` is None while access lasts.",
     "async with ": "with ",
@@ -49,21 +49,19 @@ PHRASES = {
     "= await ": "= ",
     "on an asyncio event loop.": "blocking. Safe to use from several threads.",
     "awaited on an event loop.": "called from any thread.",
-    "writes times of last use once a minute, and the rest when it is closed::": "writes what it has collected when it is closed::",
-    "    Each event loop that uses it opens and closes it for itself, and so does a forked child.\n\n": "",
-    "            A plain one is called on the event loop, so it must not block.\n": "",
-    "            An awaitable that it returns is awaited.\n": "",
-    "\n        A store that is used on several event loops is closed on each of them.\n": "",
-    "        shares_reads: Whether look-ups of keys that arrive together may be one statement, which then runs outside of any\n"
+    "writes times of last use once a minute, and when it is closed::": "writes times of last use when it is closed::",
+    "    Each event loop and each forked child that uses the authenticator must open and close it.\n\n": "",
+    "            A function without `async` runs on the event loop, so it must not block.\n": "",
+    "            An awaitable result is awaited.\n": "",
+    "\n        Close a store on each event loop that uses it.\n": "",
+    "        shares_reads: True if concurrent look-ups of keys may be one statement, which then runs outside of any\n"
     "            request. None means: unless the engine's pool has a listener for `checkout`, which may prepare each connection\n"
     "            for the request that uses it, for the schema of its tenant for example.\n": "",
-    " What `owner_of` reads is loaded\n            with it.\n": "\n",
-    "Leave the user out of it. It is not async.": "Leave the user out of it.",
-    "What `logins` would take otherwise. It may be async.": "What `logins` would take otherwise. It is not async.",
-    "or an argument is no function, or\n            `owner_of` is async.": "or an argument is no function or is\n            async.",
-    "or `login` is no function.": "or `login` is no function or async.",
-    "All watches of an event loop share their reads: one per second for each key, session and owner, and for those that\n"
-    "        begin one more, at most ten times a second.": "A watch reads its key or session, and its owner, once a second.",
+    "Returns the owner for a user, without the user object. Not async.": "Returns the owner for a user, without the user object.",
+    "A function as for `logins`. It may be async.": "A function as for `logins`, not async.",
+    "or an argument is not a function, or\n            `owner_of` is async.": "or an argument is not a function or is\n            async.",
+    "All watches of an event loop share their reads: one per second for each key, session and owner, and one more for\n"
+    "        new watches, at most ten times a second.": "A watch reads its key or session, and its owner, once a second.",
 }
 
 

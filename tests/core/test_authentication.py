@@ -520,7 +520,7 @@ def test_a_token_of_a_session_that_is_not_open_is_revoked(world: World, session:
 def test_an_idle_session_is_refused_with_its_reason(world: World) -> None:
     world.sessions["s1"] = Session("s1", "ann", expires_at=NOW)
     assert refusal_of(world, token()).detail == (
-        "This login was idle for too long or has reached its longest time. Log in again."
+        "This login was idle for too long or has reached its maximum age. Log in again."
     )
 
 

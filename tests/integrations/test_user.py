@@ -226,8 +226,8 @@ async def test_it_is_loaded_once_per_request(site: Site, credential: str) -> Non
 @pytest.mark.parametrize(
     ("credential", "code", "detail"),
     [
-        ("key", "owner_disabled", "There is no user for the owner of this key."),
-        ("jwt", "token_revoked", "There is no user for this login."),
+        ("key", "owner_disabled", "The owner of this key has no user."),
+        ("jwt", "token_revoked", "This login has no user."),
     ],
 )
 async def test_one_who_is_gone_is_refused_as_a_gone_owner(

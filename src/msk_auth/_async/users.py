@@ -39,8 +39,8 @@ class AsyncUsers(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT,
 
     Args:
         load_user: Takes the session and an id, and returns the user or None.
-        owner_of: Returns the owner for a user, without the user object. It cannot await: load everything that it needs with
-            the user.
+        owner_of: Returns the owner for a user, without the user object. A plain function: load everything that it needs
+            with the user.
         new_session: Makes the session of a look-up outside of a request, such as `async_sessionmaker(engine)`. The session is
             closed afterwards.
     """

@@ -74,12 +74,10 @@ NO_LIMITS: Final = KeyLimits()
 class Authenticator(Lifecycle[UserT]):
     """Authenticates requests and manages keys, blocking. Safe to use from several threads.
 
-    As a context manager it writes times of last use once a minute, and when it is closed::
+    As a context manager it writes times of last use when it is closed::
 
         with authenticator:
             ...
-
-    Each event loop and each forked child that uses the authenticator must open and close it.
 
     Args:
         store: Stores the keys.
@@ -93,7 +91,6 @@ class Authenticator(Lifecycle[UserT]):
             issuers, read again on each call; None if no user belongs to it. It may create a user. Required with `issuers`.
         logins: Functions of the application that return a :class:`~msk_auth.Login` for their own bearer credentials,
             and None for others. Called in this order, if the credential is neither a key nor a token of `tokens` or `issuers`.
-            A function without `async` runs on the event loop, so it must not block.
         find_session: Returns the :class:`~msk_auth.Session` of a login by its id, read again on each call; None if no session
             has this id. Without this function a JWT is accepted until it expires, and logging out cannot end it.
         key_limits: Limits for new keys. A function is called for each new key, so that a change takes effect at once.
@@ -104,7 +101,6 @@ class Authenticator(Lifecycle[UserT]):
         key_format: The prefix of the keys.
         hasher: Digests and compares keys. Give it a pepper ring in production.
         on_event: Called with each event. Its exceptions are logged and change no result.
-            An awaitable result is awaited.
         realm: Names the protected space in challenges (RFC 9110, section 11.5).
         clock: The source of time.
         lease: How long a verification may be reused; None reads the store for each request. Every call that ends
@@ -294,18 +290,16 @@ class Authenticator(Lifecycle[UserT]):
         was revoked or has expired, its owner is disabled, the session or the token has ended. A watch also verifies the
         principal when it begins.
 
-        All watches of an event loop share their reads: one per second for each key, session and owner, and one more for
-        new watches, at most ten times a second.
+        A watch reads its key or session, and its owner, once a second.
 
         Args:
             principal: The admitted principal.
             policy: The policy that the principal must keep meeting. None: it must keep all its current permissions.
 
         Returns:
-            A watch, to use once. `with watch:` around the work raises the refusal when access ends; it cancels the
-            work first, like `asyncio.timeout`, so the block must not contain a `yield`. `watch.stream(source)` yields the
-            items of an asynchronous iterable until access ends, and `await watch.wait()` then returns the refusal.
-            `watch.refusal` is None while access lasts.
+            A watch, to use in one thread. `watch.check()` returns while access lasts, and raises the refusal afterwards:
+            call it before each item that you send, and at least once a second. `watch.stream(source)` does so for the items
+            of an iterable. `watch.refusal` is None while access lasts.
         """
         return self._watches.watch(principal, policy)
 

@@ -40,8 +40,8 @@ class Users(BaseUsers[LoadedT, UserT], Generic[SessionT, SubjectT, LoadedT, User
 
     Args:
         load_user: Takes the session and an id, and returns the user or None.
-        owner_of: Returns the owner for a user, without the user object. It cannot await: load everything that it needs with
-            the user.
+        owner_of: Returns the owner for a user, without the user object. A plain function: load everything that it needs
+            with the user.
         new_session: Makes the session of a look-up outside of a request, such as `sessionmaker(engine)`. The session is
             closed afterwards.
     """

@@ -1,10 +1,10 @@
-"""What is kept with a request: what became of its credentials, its session and its user; and the logins beside its header.
+"""The state of a request: its verification, its session and its user; and logins outside of its header.
 
-A framework runs several guards for one request, for a blueprint, for a view, for the principal. The first outcome counts
-for all of them, as long as the headers stay the same.
+A framework runs several guards for one request, for a blueprint, for a view, for the principal. They share the first
+verification, as long as the headers stay the same.
 
-The application's functions find a login that is not in the `Authorization` header. An adapter hands on what it extracted, and
-where the request came from. Whether any of it counts is decided in `core.authentication`.
+The application's functions find a login that is not in the `Authorization` header. An adapter passes the request and its
+origin on; `core.authentication` decides whether the login is accepted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from msk_auth.redaction import RedactingFilter
 from msk_auth.users import AnyUsers, RequestSession
 
 Memory: TypeAlias = MutableMapping[str, Any]
-"""What lives exactly as long as a request: an ASGI scope or a WSGI environment."""
+"""A mapping that lives exactly as long as a request: an ASGI scope or a WSGI environment."""
 
 Authorization: TypeAlias = tuple[str | bytes, ...]
 """The values of every `Authorization` header, as sent."""
 
 Outcome: TypeAlias = tuple[object, tuple[Authorization, str | None], Principal[Any] | Problem]
-"""The authenticator, the headers and the address that it verified, and the result."""
+"""The authenticator, the verified headers and address, and the result."""
 
 OUTCOME: Final = "msk_auth.outcome"
 _USERS: Final = "msk_auth.users"
@@ -45,10 +45,10 @@ _SESSION: Final = "msk_auth.session"
 NAMED: Final = "msk_auth.named"
 
 ADMITTED: Final = "msk_auth.admitted"
-"""Where a request keeps the authenticator whose guards have let it pass."""
+"""The key for the authenticator whose guards have admitted the request."""
 
 AUTHENTICATED: Final = any_credential()
-"""For code that is no guard, and only wants to know the principal: it names nothing on behalf of the guards."""
+"""For code that is not a guard and only reads the principal: it does not count as naming a permission."""
 
 _WITHOUT_GUARD: Final = "The principal of a request was read on a route without a guard. Guard the route, as with auth.require()."
 
@@ -56,18 +56,18 @@ T = TypeVar("T")
 
 
 log: logging.Logger = logging.getLogger("msk_auth.integrations")
-# The error logged here is an unforeseen one, and its message may hold anything.
+# The errors logged here are unexpected, and their messages may contain anything.
 log.addFilter(RedactingFilter())
 
 
 def keep_session(
     memory: Memory, authenticator: BaseAuthenticator[Any], find: Callable[[], object]
 ) -> RequestSession:
-    """Keep the session of a request with the request; the first one, if it is given several.
+    """Keep the session of a request with the request; if there are several, the first.
 
     Args:
-        memory: The request's.
-        authenticator: Whose users are read in it. A mounted application may have its own.
+        memory: The request's mapping.
+        authenticator: The authenticator that reads users in the session. A mounted application may have its own.
         find: Finds the application's session of the request.
     """
     kept = session_of(memory, authenticator)
@@ -87,13 +87,12 @@ def known_principal(memory: Memory, authenticator: BaseAuthenticator[UserT]) -> 
     """The principal that a guard found for this request.
 
     Raises:
-        Problem: The guard found the credentials not acceptable.
-        ConfigurationError: No guard of this authenticator ran. A mounted application may have an authenticator, and so users, of
-            its own.
+        Problem: The guard refused the credentials.
+        ConfigurationError: No guard of this authenticator ran. A mounted application may have its own authenticator and users.
     """
     outcome: Outcome | None = memory.get(OUTCOME)
     if outcome is None or outcome[0] is not authenticator:
-        # Not every framework logs what is raised, and this has to be easy to find.
+        # Not every framework logs exceptions, and this mistake must be easy to find.
         log.error(_WITHOUT_GUARD)
         raise ConfigurationError(_WITHOUT_GUARD)
     found: Principal[UserT] | Problem = outcome[2]
@@ -103,40 +102,39 @@ def known_principal(memory: Memory, authenticator: BaseAuthenticator[UserT]) -> 
 
 
 def loaded_user(principal: Principal[Any], user: T | None) -> T:
-    """The application's user of a request, as the application has loaded it.
+    """The application's user of a request, loaded by the application.
 
     Args:
-        principal: Who the request acts as.
-        user: What was found for its owner.
+        principal: The principal of the request.
+        user: The user of its owner, or None.
 
     Raises:
-        CredentialRefused: There is none: the user is gone since the owner was found, or the owner never was one. It is the
-            refusal of a credential whose owner is gone: `owner_disabled` for a key, `token_revoked` for a login or another
-            token.
+        CredentialRefused: There is no user: the user was deleted meanwhile, or the owner is not a user. The code is that of
+            a deleted owner: `owner_disabled` for a key, `token_revoked` for a login or another token.
     """
     if user is not None:
         return user
     if principal.kind is CredentialKind.API_KEY:
         raise CredentialRefused(
-            "owner_disabled", "There is no user for the owner of this key.", key_id=principal.key_id
+            "owner_disabled", "The owner of this key has no user.", key_id=principal.key_id
         )
-    raise CredentialRefused("token_revoked", "There is no user for this login.")
+    raise CredentialRefused("token_revoked", "This login has no user.")
 
 
 Loading: TypeAlias = tuple[dict[Any, Any], Hashable, Principal[Any], Callable[[], Any]]
-"""What `load_user_once` takes: the users of the request, the name of this one, the principal, and what loads."""
+"""The arguments of `load_user_once`: the users of the request, the name of this user, the principal, and the loader."""
 
 
 def loading(
     memory: Memory, principal: Principal[Any], load: Callable[..., Any], *more: object
 ) -> Loading:
-    """How the user of a request is loaded by a function of the application.
+    """The loading of a request's user by a function of the application.
 
     Args:
-        memory: The request's.
-        principal: Who the request acts as.
+        memory: The request's mapping.
+        principal: The principal of the request.
         load: Takes the id of the owner.
-        more: What it takes beside that.
+        more: Further arguments of `load`.
     """
     owner_id = principal.owner.id
     kept: dict[Any, Any] = memory.setdefault(_USERS, {})
@@ -149,13 +147,13 @@ def loading_in(
     principal: Principal[Any],
     call: Callable[..., Any] = operator.call,
 ) -> Loading:
-    """How the user of a request is loaded in a session; the one that was read to verify the request is there already.
+    """The loading of a request's user in a session, which may have loaded the user already to verify the request.
 
     Args:
         request: The session of the request.
-        users: The authenticator's.
-        principal: Who the request acts as.
-        call: Calls the function that loads, which may block.
+        users: The authenticator's users.
+        principal: The principal of the request.
+        call: Calls the loading function, which may block.
     """
     owner_id = principal.owner.id
 
@@ -169,11 +167,11 @@ def users_of(authenticator: BaseAuthenticator[Any], given: AnyUsers | None = Non
     """The `Users` that an authenticator has as its `find_owner`.
 
     Args:
-        authenticator: The application's.
-        given: What the application gave to `user` of its adapter, if anything.
+        authenticator: The application's authenticator.
+        given: The argument of the adapter's `user`, if any.
 
     Raises:
-        ConfigurationError: It has none, or others.
+        ConfigurationError: The authenticator has no `Users`, or other ones.
     """
     users = authenticator.users
     if users is None or (given is not None and given is not users):
@@ -185,25 +183,25 @@ def users_of(authenticator: BaseAuthenticator[Any], given: AnyUsers | None = Non
 
 
 def refusal(problem: Problem, policy: Policy) -> Problem:
-    """What to raise for a request that was refused, perhaps before."""
+    """The problem to raise for a refused request, perhaps refused before."""
     if isinstance(problem, CredentialsMissing) and not problem.args:
         return policy.credentials_missing()
     return _without_frames(problem)
 
 
 def _without_frames(problem: Problem) -> Problem:
-    # Those of the first time hold the credentials.
+    # The frames of the first exception reference the credentials.
     return problem.with_traceback(None)
 
 
 @dataclass(frozen=True, slots=True)
 class LoginSources:
-    """What an application configured at its adapter.
+    """The configuration of logins at an adapter.
 
     Attributes:
         functions: Each takes the framework's request, and returns a `Login` or None.
-        own_csrf_protection: Whether a login counts for an unsafe method wherever the request came from. Otherwise only if a page
-            of the same origin sent it.
+        own_csrf_protection: True accepts a login for an unsafe method from any origin. Otherwise a page of the same origin must
+            have sent the request.
     """
 
     functions: Sequence[Callable[[Any], object]]
@@ -217,13 +215,13 @@ class LoginSources:
         scheme: str,
         headers: Iterable[tuple[bytes, bytes]],
     ) -> RequestLogins:
-        """What may find a login in a request. Without functions nothing does, and an adapter need not come here.
+        """The functions that may find a login in a request. Adapters call this only if there are functions.
 
         Args:
-            request: What the functions take.
-            method: None for the handshake of a websocket, which no cross-origin rule of a browser keeps back.
-            scheme: That of the request.
-            headers: With lower-case names.
+            request: The argument of the functions.
+            method: The method; None for the handshake of a websocket, which browsers send to other origins.
+            scheme: The scheme of the request.
+            headers: The headers, with lower-case names.
         """
         is_foreign = (
             not self.own_csrf_protection
@@ -234,22 +232,22 @@ class LoginSources:
 
 
 def is_same_origin(headers: Iterable[tuple[bytes, bytes]], scheme: str) -> bool | None:
-    """Whether a page of this origin made the browser send a request.
+    """Tell whether a page of this origin made the browser send a request.
 
-    Browsers send that in `Sec-Fetch-Site` (Fetch Metadata), which no page can set, and over plain HTTP in `Origin` (RFC 6454,
-    section 7) alone. A program can send what it likes: this protects people from other sites, and nothing from programs.
+    Browsers send the origin in `Sec-Fetch-Site` (Fetch Metadata), which no page can set, and over plain HTTP only in `Origin` (RFC
+    6454, section 7). A program can send any header: this check protects people from other sites, not from programs.
 
-    A request that changes something with a cookie needs True. One that sends its credentials itself, such as a login, is
-    another site's doing only at False.
+    A request that changes something with a cookie needs True. Refuse a request with its own credentials, such as a login form,
+    only at False.
 
     Args:
-        headers: The request's, with lower-case names, as in an ASGI scope.
-        scheme: What the browser used: `http` or `ws`, `https` or `wss`. Behind a proxy that ends TLS the request itself does
+        headers: The request's headers, with lower-case names, as in an ASGI scope.
+        scheme: The browser's scheme: `http` or `ws`, `https` or `wss`. Behind a proxy that terminates TLS the request does
             not show it.
 
     Returns:
         True for a page of this origin, or an address that a person typed. False for another site, and for headers that no
-        browser sends. None if no header shows it, as with programs.
+        browser sends. None without these headers, as from programs.
     """
     found: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
     for name, value in headers:
@@ -257,7 +255,7 @@ def is_same_origin(headers: Iterable[tuple[bytes, bytes]], scheme: str) -> bool 
             found[name].append(value)
     hosts, origins, sites = found.values()
     if max(len(hosts), len(origins), len(sites)) > 1:
-        # No browser sends one of them twice.
+        # No browser sends one of these headers twice.
         return False
     if sites:
         return sites[0] in {b"same-origin", b"none"}

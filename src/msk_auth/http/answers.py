@@ -1,6 +1,6 @@
-"""From an error or a key to an answer, the same for every framework (RFC 9457, RFC 6750, RFC 9110).
+"""Answers for errors and keys, the same for every framework (RFC 9457, RFC 6750, RFC 9110).
 
-An adapter turns an :class:`Answer` into its framework's response and adds nothing to it.
+An adapter turns an :class:`Answer` into its framework's response and adds nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from msk_auth.core.key_management import CreatedKey
 from msk_auth.core.model import ApiKey, KeyPage
 
 Errors: TypeAlias = Literal["problems", "http", "all"]
-"""Which errors an adapter answers: problems with their documents, or as HTTP errors of the framework; or, with documents, also
-what the framework and the application raise."""
+"""The errors that an adapter answers: problems with their documents, or as HTTP errors of the framework; or, with documents, also
+errors of the framework and the application."""
 
 PROBLEM_TYPE: Final = "application/problem+json"
 JSON_TYPE: Final = "application/json"
@@ -28,7 +28,7 @@ FORM_TYPE: Final = "application/x-www-form-urlencoded"
 # A cache may not keep an answer about a credential or a key (RFC 9111, section 5.2.2.5).
 NO_STORE: Final = ("cache-control", "no-store")
 
-# What is written was parsed or made here, so it has no cycles. Looking for them takes half of the time.
+# The values were parsed or made here, so they have no cycles. Checking for cycles takes half of the time.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False)
 _MAX_REASON: Final = 123  # bytes: RFC 6455, section 5.5
 _GENERIC_MEMBERS: Final = frozenset({"type", "title", "status", "detail"})
@@ -42,7 +42,7 @@ class Answer:
     Attributes:
         status: The HTTP status code.
         headers: Names in lower case, each at most once. The framework adds `content-length`.
-        body: As it is sent.
+        body: The body as sent.
     """
 
     status: int
@@ -51,21 +51,21 @@ class Answer:
 
     @property
     def media_type(self) -> str | None:
-        """The value of `content-type`, if there is one."""
+        """The value of `content-type`, if any."""
         return dict(self.headers).get("content-type")
 
     def with_headers(self, headers: Iterable[tuple[str, str]]) -> Answer:
-        """The same answer with these headers, which win over its own."""
+        """The same answer with these headers, which replace its own."""
         merged = dict(self.headers)
         merged.update((name.lower(), value) for name, value in headers)
         return Answer(self.status, tuple(merged.items()), self.body)
 
 
 class ContentTooLarge(Problem):
-    """The body is longer than this operation ever needs (RFC 9110, section 15.5.14).
+    """The body is too long for this operation (RFC 9110, section 15.5.14).
 
     Args:
-        limit: How many bytes are read.
+        limit: The maximum size, in bytes.
     """
 
     status = 413
@@ -78,18 +78,18 @@ class ContentTooLarge(Problem):
 
 @dataclass(frozen=True, slots=True)
 class ProblemRenderer:
-    """Writes the problem documents of one application.
+    """Writes the problem documents of an application.
 
     Attributes:
         realm: The protected space in challenges (RFC 9110, section 11.5).
-        parameters: What every challenge has beside it.
+        parameters: Further parameters of every challenge.
     """
 
     realm: str
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def answer(self, problem: Problem) -> Answer:
-        """The answer of a problem."""
+        """The answer to a problem."""
         own_headers = problem.response_headers(self.realm, self.parameters)
         headers = (("content-type", PROBLEM_TYPE), *own_headers.items())
         document: dict[str, object] = {
@@ -110,14 +110,13 @@ class ProblemRenderer:
         *,
         members: Mapping[str, object] | None = None,
     ) -> Answer:
-        """The document for an error that the library did not raise: the framework's, for an unknown path, or the application's.
+        """The document for an error of the framework, such as an unknown path, or of the application.
 
-        Its type is `about:blank` (RFC 9457, section 4.2.1), and it has no code and no challenge of this library's: those
-        stand for what this library found out.
+        The type is `about:blank` (RFC 9457, section 4.2.1), without a code and a challenge of this library.
 
         Args:
-            status: Its status code, 400 or above.
-            detail: Its text; None, or the mere name of the status, is left out.
+            status: The status code, 400 or above.
+            detail: The error's text; None, or the name of the status, is left out.
             members: Extension members of the document.
         """
         title = _title(status)
@@ -132,19 +131,19 @@ class ProblemRenderer:
 def close_reason(answer: Answer) -> str:
     """The reason with which a websocket is closed after its handshake: the problem's code (RFC 6455, section 5.5.1).
 
-    For an error that the library did not raise it is the title.
+    For an error of the framework or the application it is the title.
     """
     document: dict[str, str] = json.loads(answer.body)
     return document["code" if "code" in document else "title"][:_MAX_REASON]
 
 
 def json_answer(status: int, value: object, headers: Sequence[tuple[str, str]] = ()) -> Answer:
-    """A successful answer that no cache may keep."""
+    """A successful answer that no cache may store."""
     return Answer(status, (("content-type", JSON_TYPE), NO_STORE, *headers), to_json(value))
 
 
 def to_json(value: object) -> bytes:
-    """ASCII, so that a lone surrogate, which JSON allows and UTF-8 does not, cannot break the answer."""
+    """JSON in ASCII, so that a lone surrogate, which JSON allows and UTF-8 does not, cannot break the answer."""
     return _ENCODER.encode(value).encode("ascii")
 
 
@@ -169,12 +168,12 @@ def _title(status: int) -> str:
 
 
 def key_answer(authenticator: BaseAuthenticator[Any], record: ApiKey) -> Answer:
-    """One key."""
+    """The answer with a key."""
     return json_answer(200, _document(authenticator, record))
 
 
 def page_answer(authenticator: BaseAuthenticator[Any], page: KeyPage) -> Answer:
-    """A page of keys."""
+    """The answer with a page of keys."""
     items = [_document(authenticator, record) for record in page.items]
     return json_answer(200, {"items": items, "next_cursor": page.next_cursor})
 
@@ -182,7 +181,7 @@ def page_answer(authenticator: BaseAuthenticator[Any], page: KeyPage) -> Answer:
 def revoked_answer(
     authenticator: BaseAuthenticator[Any], ids: Sequence[str], revoked: Sequence[ApiKey | None]
 ) -> Answer:
-    """The revoked keys, and the ids that no key has; one that was given twice is there once."""
+    """The answer with the revoked keys and the unknown ids, without duplicates."""
     by_id = dict(zip(ids, revoked, strict=True))
     found = [_document(authenticator, record) for record in by_id.values() if record is not None]
     missing = [key_id for key_id, record in by_id.items() if record is None]
@@ -195,8 +194,8 @@ def revealing_answer(
     collection: str,
     on_behalf_of: str | None = None,
 ) -> Answer:
-    """The one answer in which a key's value exists."""
-    # Quoted: a path parameter in the application's own prefix may hold anything.
+    """The only answer that contains a key's value."""
+    # Quoted: a path parameter in the application's own prefix may contain anything.
     location = f"{quote(collection.rstrip('/'))}/{created.record.id}"
     if on_behalf_of is not None:
         location += f"?on_behalf_of={quote(on_behalf_of, safe='')}"
@@ -205,7 +204,7 @@ def revealing_answer(
 
 
 def _document(authenticator: BaseAuthenticator[Any], record: ApiKey) -> dict[str, Any]:
-    """A key without its value."""
+    """The document of a key, without its value."""
     return record.document() | {
         "mask": authenticator.rules.key_format.mask(record.id),
         "status": record.status(authenticator.clock.now()).value,

@@ -1,7 +1,7 @@
 """The OpenAPI description (OpenAPI 3.1): the security schemes, problems, and the operation of each route in the tables.
 
-While a framework makes its document, what is the library's has names that no application has: `msk_auth.errors.Problem`.
-:func:`complete_document` replaces them by the names of the finished document, so that nothing of the application's changes.
+While a framework makes its document, the library's parts have names that no application has: `msk_auth.errors.Problem`.
+:func:`complete_document` replaces them by their final names, so that the application's parts do not change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Json: TypeAlias = dict[str, Any]
 TAG: Final = "API keys"
 
 OWN: Final = "msk_auth."
-"""What begins the names of the library's schemas and schemes in a document that is not finished."""
+"""The beginning of the names of the library's schemas and schemes in an incomplete document."""
 
 _LOGIN: Final = f"{OWN}login"
 _ANY: Final = f"{OWN}any"
@@ -46,7 +46,7 @@ _SCHEMES: Final[Json] = {
     "ApiKey": {"type": "http", "scheme": "bearer", "description": "An API key."},
 }
 
-# What FastAPI and Litestar say of invalid input in a document, under this status.
+# The schemas of FastAPI and Litestar for invalid input, by status.
 _VALIDATION_ERRORS: Final = {
     "422": f"{_REF}HTTPValidationError",
     "400": "'description': 'Validation Exception'",
@@ -79,7 +79,7 @@ def _object(properties: Json, **more: object) -> Json:
 
 
 def _body(properties: Json, *required: str) -> Json:
-    """The body of a request, in which other members are refused."""
+    """The body of a request; other members are refused."""
     schema: Json = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**schema, "required": list(required)} if required else schema
 
@@ -87,14 +87,14 @@ def _body(properties: Json, *required: str) -> Json:
 _STATES: Final[Json] = {"type": "string", "enum": [state.value for state in KeyStatus]}
 _KEY_PROPERTIES: Final[Json] = {
     **ApiKey.document_schema()["properties"],
-    "mask": _about(_STRING, "What may be shown of the key."),
+    "mask": _about(_STRING, "The public part of the key."),
     "status": _STATES,
 }
 _LIFETIME: Final[Json] = {
     "type": ["integer", "null"],
     "minimum": 1,
     "maximum": MAX_LIFETIME.days,
-    "description": "Absent: the default here. Null: it does not expire.",
+    "description": "Absent: the default lifetime. Null: the key does not expire.",
 }
 _OVERLAP: Final[Json] = {
     "type": "integer",
@@ -108,13 +108,17 @@ _PRESENTED: Final[Json] = {
     "token_type_hint": _about(_STRING, "Ignored (RFC 7009, section 2.1)."),
 }
 _PROBLEM: Final[Json] = {
-    "type": {"type": "string", "format": "uri", "description": "Where `code` is explained."},
+    "type": {
+        "type": "string",
+        "format": "uri",
+        "description": "The address of the explanation of `code`.",
+    },
     "title": _about(_STRING, "The same for every problem of this code."),
     "status": {"type": "integer"},
-    "detail": _about(_STRING, "What happened and what to do about it."),
+    "detail": _about(_STRING, "The problem and its remedy."),
     "code": _about(_STRING, "The stable name of this kind of problem."),
     "errors": _about(
-        _list_of("ProblemField"), "With `input_invalid`: what is wrong with which member."
+        _list_of("ProblemField"), "With `input_invalid`: the invalid members with messages."
     ),
 }
 
@@ -142,21 +146,21 @@ _SCHEMAS: Final[Json] = {
     "Problem": _object(
         _PROBLEM,
         title="Problem",
-        description="What went wrong (RFC 9457).",
+        description="A problem document (RFC 9457).",
         required=[name for name in _PROBLEM if name != "errors"],
     ),
     "ProblemField": _object({"field": _STRING, "message": _STRING}),
     "RevokeApiKeys": _body({"ids": {**_IDS, "minItems": 1, "maxItems": MAX_REVOKED}}, "ids"),
     "RevokedApiKeys": _object(
-        {"items": _list_of("ApiKey"), "not_found": _about(_IDS, "The ids that no key has.")}
+        {"items": _list_of("ApiKey"), "not_found": _about(_IDS, "The unknown ids.")}
     ),
     "RotateApiKey": _body({"overlap_seconds": _OVERLAP}),
     "UpdateApiKey": _about(
         _body({name: FIELD_OF[name].input_schema() for name in EDITABLE}) | {"minProperties": 1},
-        "A merge patch (RFC 7396): what is absent stays, and null clears. Lists are replaced as a whole.",
+        "A merge patch (RFC 7396): absent members stay, and null clears a member. Lists are replaced as a whole.",
     ),
 }
-"""What the operations refer to, by its name in a finished document."""
+"""The schemas of the operations, by their names in a completed document."""
 
 
 _PROBLEM_CONTENT: Final[Json] = {PROBLEM_TYPE: {"schema": _ref("Problem")}}
@@ -172,21 +176,21 @@ def _problem(description: str, headers: Json | None = None) -> Json:
 
 
 _INVALID: Final = _problem("The input is not valid.")
-_UNREADABLE: Final = _problem("The header Authorization, or the body, cannot be read.")
+_UNREADABLE: Final = _problem("The header Authorization, or the body, is malformed.")
 _NOT_FOUND: Final = {"404": _problem("You have no API key with this id."), "422": _INVALID}
 _CONFLICT: Final = {"409": _problem("The state of your keys does not allow it.")}
-# What every guarded operation may answer, one with a body, and one without a login.
+# The possible answers of every guarded operation, of one with a body, and of one without a login.
 _REFUSALS: Final[Json] = {
     "400": _UNREADABLE,
     "401": _problem("The credentials are missing or refused.", _CHALLENGE),
     "403": _problem(
-        "A permission is missing, or this kind of credential is not accepted, or not from this address.",
+        "A permission is missing, or the operation does not accept this kind of credential, or this address.",
         _CHALLENGE,
     ),
     "503": _problem("The credentials cannot be verified right now.", _RETRY),
 }
 _OF_BODY: Final[Json] = {
-    "413": _problem("The body is longer than this operation ever needs."),
+    "413": _problem("The body is too long for this operation."),
     "422": _INVALID,
 }
 _OF_PUBLIC: Final[Json] = {"400": _UNREADABLE, "429": _problem("Too many attempts.", _RETRY)}
@@ -211,7 +215,7 @@ def _operation(
     needs_body: bool = True,
     **more: object,
 ) -> Json:
-    """What OpenAPI says of a route, without what every guarded operation may answer."""
+    """The operation of a route, without the common answers of guarded operations."""
     operation: Json = {"summary": summary, "responses": responses, **more}
     if parameters:
         operation["parameters"] = list(parameters)
@@ -225,17 +229,17 @@ def _operation(
 
 
 _CREATED: Final = _success(
-    "The key. Its value is in this answer and nowhere else.", _ref("CreatedApiKey"), "201"
+    "The key. Only this answer contains its value.", _ref("CreatedApiKey"), "201"
 )
 _CREATED["201"]["headers"] = {"Location": {"schema": {"type": "string", "format": "uri-reference"}}}
 _PAGE: Final = _success("A page of keys.", _ref("ApiKeyPage")) | {"422": _INVALID}
 _OWNER: Final[Json] = {"type": "string", "maxLength": MAX_OWNER_ID_LENGTH}
 _ON_BEHALF_OF: Final = _about(
     _parameter("on_behalf_of", _OWNER),
-    "The id of another owner, such as a service account, whose keys it is about. For logins only.",
+    "The id of another owner of the keys, such as a service account. Only for logins.",
 )
 _DELEGATED: Final[Json] = {**_ON_BEHALF_OF, "name": f"{OWN}on_behalf_of"}
-"""The same in a document that is not finished: only then it is known whether the application has a `may_act_for`."""
+"""The same in an incomplete document: :func:`complete_document` knows whether the application has a `may_act_for`."""
 
 _ID: Final = _parameter("key_id", _STRING, "path")
 _STATUS: Final = _parameter("status", _STATES)
@@ -271,8 +275,8 @@ REVOKE_KEY: Final = _on_one_key(
     "Revoke an API key, for good", _success("The revoked key.", _ref("ApiKey"))
 )
 DELETE_KEY: Final = _on_one_key(
-    "Revoke an API key and take it off the list",
-    {"204": {"description": "The key is revoked and off the list."}},
+    "Revoke an API key and remove it from the list",
+    {"204": {"description": "The key is revoked and removed from the list."}},
 )
 LIST_ALL_KEYS: Final = _operation(
     "List the API keys of all owners",
@@ -290,12 +294,12 @@ LIST_ALL_KEYS: Final = _operation(
     ),
     _LABELLED,
     *_PAGING,
-    description="By owner, each owner's newest first. A page may have fewer items than `limit`, possibly none, and a"
-    " `next_cursor` all the same: go on until that is null.",
+    description="Sorted by owner, each owner's newest key first. A page may have fewer items than `limit`, even none, and still"
+    " a `next_cursor`: continue until this is null.",
 )
 REVOKE_ANY_KEYS: Final = _operation(
     "Revoke API keys of any owners, for good",
-    _success("The revoked keys, and the ids that no key has.", _ref("RevokedApiKeys")),
+    _success("The revoked keys, and the unknown ids.", _ref("RevokedApiKeys")),
     body=_ref("RevokeApiKeys"),
 )
 REVOKE_ANY_KEY: Final = _operation(
@@ -315,13 +319,13 @@ REVOKE_PRESENTED_KEY: Final = _operation(
 RECEIVE_LEAK_REPORT: Final = _operation(
     "Receive a report of GitHub's secret scanning",
     _success(
-        "Which of the matches are keys of this application. They are revoked.",
+        "The matches that are keys of this application, which are revoked.",
         _list_of("LeakLabel"),
     )
     | {
         **_OF_PUBLIC,
         "403": _problem("The report is not signed by GitHub."),
-        "503": _problem("The signature cannot be checked, or the keys not be revoked.", _RETRY),
+        "503": _problem("The signature cannot be checked, or the keys cannot be revoked.", _RETRY),
     },
     *(
         _parameter(name, _STRING, "header")
@@ -332,13 +336,13 @@ RECEIVE_LEAK_REPORT: Final = _operation(
 
 
 def scheme_name(policies: Iterable[Policy], unsafe: Policy | None = None) -> str:
-    """What guards demand, as the name of a security scheme in a document that is not finished.
+    """The policies of guards as the name of a security scheme in an incomplete document.
 
-    The name holds the permissions, since not every framework writes the scopes of a scheme into an operation.
+    The name contains the permissions, since not every framework writes the scopes of a scheme into an operation.
 
     Args:
-        policies: All of them have to be met.
-        unsafe: In their place, for methods that are not safe. None: there is no difference.
+        policies: The policies, all of which apply.
+        unsafe: The policy for unsafe methods. None: the same policies.
     """
     if unsafe is not None:
         return f"{scheme_name(policies)}\n{scheme_name([unsafe])}"
@@ -358,20 +362,20 @@ def complete_document(
     delegates: bool = False,
     header: str | None = None,
 ) -> Json:
-    """Finish a document: security, answers and schemas of the library. Doing it twice changes nothing.
+    """Complete a document: security, answers and schemas of the library. The function is idempotent.
 
     Every guarded operation gets the answers of its guard, unless the application described its own.
 
     Args:
-        document: The framework's, with what :func:`scheme_name` gives and the operations of the tables in it.
-        errors: With `all` the framework's own form of validation errors makes way for the problem document. With `http` the
-            answers of the library are in a form of the application's, which is not known here.
-        login_scheme: The application's own security scheme that its logins use. None: the library describes one.
-        delegates: Whether the application has a `may_act_for`, so that the key routes take `on_behalf_of`.
-        header: The name of the header that may hold a key in place of `Authorization`.
+        document: The framework's document, with names from :func:`scheme_name` and the operations of the tables.
+        errors: With `all` the problem document replaces the framework's schema of validation errors. With `http` the
+            answers of the library have the application's format, which is unknown here.
+        login_scheme: The application's own security scheme for logins. None: the library adds a scheme.
+        delegates: True if the application has a `may_act_for`, so that the key routes take `on_behalf_of`.
+        header: The name of the header for a key in place of `Authorization`.
 
     Raises:
-        ConfigurationError: The application has no such scheme.
+        ConfigurationError: The document does not have this scheme.
     """
     if errors == "all":
         _replace_validation_errors(document)
@@ -384,7 +388,7 @@ def complete_document(
                 requirements, schemes, login_scheme, header, method
             )
             responses: Json = operation.get("responses", {})
-            # Those of the application count, and stay in front.
+            # The application's responses count, and stay first.
             operation["responses"] = responses | _REFUSALS | responses
         if errors == "http":
             operation["responses"] = _without_form(operation.get("responses", {}))
@@ -402,7 +406,7 @@ def complete_document(
 
 
 def _without_form(responses: Json) -> Json:
-    """The responses without the form of the library's problems."""
+    """The responses without the schema of the library's problems."""
     return {
         status: {
             name: value
@@ -414,7 +418,7 @@ def _without_form(responses: Json) -> Json:
 
 
 def _settle_delegation(operation: Json, *, delegates: bool) -> None:
-    """Replace the parameter of the key routes by its name in a finished document, or leave it out."""
+    """Replace `on_behalf_of` of the key routes by its final name, or remove it."""
     given = cast("list[Json]", operation["parameters"])
     others = [each for each in given if each.get("name") != _DELEGATED["name"]]
     if len(others) == len(given):
@@ -425,7 +429,7 @@ def _settle_delegation(operation: Json, *, delegates: bool) -> None:
 
 
 def _guards_in(schemes: Json) -> list[str]:
-    """The names of what :func:`scheme_name` gave among those of schemes."""
+    """The names from :func:`scheme_name` among the names of schemes."""
     return [name for name in schemes if name.split()[0] in _GUARDS]
 
 
@@ -436,9 +440,9 @@ def _alternatives(
     header: str | None,
     method: str,
 ) -> list[Json]:
-    """The requirements of an operation, with those of guards as what a reader can use: a login, a key, or either."""
+    """The requirements of an operation, with guards as alternatives for a reader: a login, a key, or either."""
     theirs = [each for each in requirements if not _guards_in(each)]
-    # The last line of a name is for methods that are not safe.
+    # The last line of a name is for unsafe methods.
     line = 0 if method.upper() in SAFE_METHODS else -1
     names = [name for each in requirements for name in _guards_in(each)]
     guards = [name.splitlines()[line].split() for name in names]
@@ -450,11 +454,11 @@ def _alternatives(
     elif login_scheme is None:
         wanted = [{_add(schemes, "Login", _SCHEMES["Login"]): permissions}]
     elif login_scheme in schemes:
-        # Its scopes are the application's, and no permissions.
+        # The scheme's scopes are the application's, not permissions.
         wanted = [{login_scheme: []}]
     else:
         raise ConfigurationError(
-            f"The document has no security scheme {login_scheme!r}. Name one of the application's in login_scheme:"
+            f"The document has no security scheme {login_scheme!r}. Name a scheme of the application in login_scheme:"
             f" {', '.join(sorted(schemes)) or 'there is none'}."
         )
     if _LOGIN not in kinds:
@@ -466,7 +470,7 @@ def _alternatives(
 
 
 def _with_names(value: object, schemas: Json) -> Any:
-    """A copy of a part of a document in which the library's schemas have names, and are among the schemas."""
+    """A copy of a part of a document with the library's schemas by final names, which are added to the schemas."""
     if isinstance(value, list):
         return [_with_names(each, schemas) for each in cast("list[object]", value)]
     if not isinstance(value, dict):
@@ -480,7 +484,7 @@ def _with_names(value: object, schemas: Json) -> Any:
 
 
 def _add(components: Json, name: str, component: Json) -> str:
-    """Add a component, and return its name. The application may have another one of that name."""
+    """Add a component, and return its name. The application may have another component with the same name."""
     if components.get(name, component) != component:
         name = f"MskAuth{name}"
     components[name] = component
@@ -488,7 +492,7 @@ def _add(components: Json, name: str, component: Json) -> str:
 
 
 def _replace_validation_errors(document: Json) -> None:
-    """Describe what the frameworks answer to invalid input as it is answered with `all`."""
+    """Describe answers to invalid input as problem documents, for `all`."""
     for _, operation in operations(document):
         responses: Json = operation.get("responses", {})
         for status, theirs in _VALIDATION_ERRORS.items():
@@ -502,7 +506,7 @@ def _replace_validation_errors(document: Json) -> None:
 
 
 def operations(document: Json) -> Iterator[tuple[str, Json]]:
-    """Every operation of a document, with its method."""
+    """All operations of a document, with their methods."""
     for path in cast("dict[str, Json]", document.get("paths", {})).values():
         for method, operation in path.items():
             if method in _METHODS:

@@ -1,6 +1,6 @@
-"""What the routes read: bytes in, arguments of the authenticator's methods out, by their names.
+"""Parses requests of the routes: from bytes to arguments of the authenticator's methods, by name.
 
-What is wrong is an :class:`~msk_auth.errors.InputInvalid` with every member that is. The core checks the values themselves.
+Errors are an :class:`~msk_auth.errors.InputInvalid` with every invalid member. The core checks the values themselves.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parse_create(body: bytes, content_type: str | None) -> dict[str, Any]:
 
 
 def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
-    """Read the fields that people edit, as a merge patch (RFC 7396): what is absent stays, and null clears.
+    """Read the fields that people edit, as a merge patch (RFC 7396): absent members stay, and null clears a member.
 
     Raises:
         InputInvalid: With every member that is wrong.
@@ -110,10 +110,10 @@ def parse_revocation(body: bytes, content_type: str | None) -> str:
     """Read `token=…` as a form, which RFC 7009 sends, or `{"token": …}`.
 
     Returns:
-        The value to revoke, whatever its form.
+        The value to revoke, in any format.
 
     Raises:
-        InputInvalid: There is no token, or several; no message repeats one.
+        InputInvalid: There is no token, or several; no message repeats a token.
     """
     if content_type is not None and _media_type(content_type).lower() == FORM_TYPE:
         return _parse_form(body)
@@ -162,9 +162,9 @@ def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
     """The members of a JSON object.
 
     Raises:
-        InputInvalid: It is none, or a browser could have been made to send it.
+        InputInvalid: The body is not a JSON object, or another site could have made a browser send it.
     """
-    # A form of another site can send text/plain without a preflight, and never application/json.
+    # A form of another site can send text/plain without a preflight, but never application/json.
     if content_type is None or not _JSON_TYPE.fullmatch(_media_type(content_type)):
         raise InputInvalid.of("", "Send JSON with the header 'Content-Type: application/json'.")
     try:
@@ -191,19 +191,19 @@ def _status(text: str) -> KeyStatus:
 
 def _limit(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,6}", text) is None:
-        raise ValueError("Choose a whole number from 1 on.")
+        raise ValueError("Choose a whole number of at least 1.")
     return int(text)
 
 
 def _moment(text: str) -> datetime:
-    # Python reads more than RFC 3339 has, also times without an offset.
+    # Python accepts more than RFC 3339, also times without an offset.
     if _RFC3339.fullmatch(text):
         with suppress(ValueError):
             return datetime.fromisoformat(text.upper())
     raise ValueError("Send a time with its offset, such as 2026-03-01T12:00:00Z.")
 
 
-# Of the parameters that are no texts.
+# For parameters that are not text.
 _READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "status": _status,
     "limit": _limit,
@@ -237,7 +237,7 @@ def _parse_form(body: bytes) -> str:
         text = body.decode("ascii")
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
     except ValueError:
-        raise InputInvalid.of("", "The form cannot be read.") from None
+        raise InputInvalid.of("", "The form is malformed.") from None
     # Unknown parameters are ignored, as OAuth clients expect (RFC 6749, section 3.2).
     tokens = [value for name, value in pairs if name == "token"]
     if len(tokens) != 1:
@@ -248,10 +248,10 @@ def _parse_form(body: bytes) -> str:
 def _unknown(
     members: Mapping[str, object], known: Iterable[str], kind: str = "field"
 ) -> list[FieldError]:
-    """An error for each member, or parameter, that the operation does not have."""
+    """An error for each unknown member or parameter."""
     allowed = f"Allowed: {', '.join(sorted(known)) or 'none'}."
     return [
-        # A long or unprintable name is an attempt, not a spelling mistake: it is not repeated.
+        # A long or unprintable name is an attack, not a spelling mistake: it is not repeated.
         FieldError(name, f"Unknown {kind} {name!r}. {allowed}")
         if len(name) <= 100 and name.isprintable()
         else FieldError("", f"Unknown {kind}. {allowed}")
@@ -268,12 +268,12 @@ def _text(members: Mapping[str, object], name: str, otherwise: str, wrong: list[
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
-    # `true` is an int in Python and no number in JSON.
+    # `true` is an int in Python but not a number in JSON.
     return type(value) is int
 
 
 def _field(name: str, members: Mapping[str, object], wrong: list[FieldError]) -> Any:
-    """The value of a field of a key that people set, of the right type."""
+    """The value of a key's field, checked for its type."""
     field = FIELD_OF[name]
     value = members.get(name)
     if field.is_required:
@@ -293,7 +293,7 @@ def _field(name: str, members: Mapping[str, object], wrong: list[FieldError]) ->
 
 
 def _strings(value: object) -> list[str] | None:
-    """A list of texts; None if it is none."""
+    """A list of texts; None for other values."""
     if not isinstance(value, list):
         return None
     items = cast("list[object]", value)

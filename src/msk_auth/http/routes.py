@@ -12,10 +12,10 @@ from msk_auth.core.policy import Policy, any_credential
 from .openapi import OWN, Json
 
 MAX_BODY: Final = 65_536
-"""How many bytes of a body are read. A hundred scopes and resources, a description, labels and networks need less than 40,000."""
+"""The maximum size of a body, in bytes. A hundred scopes and resources, a description, labels and networks need less than 40,000."""
 
 MAX_REVOCATION: Final = 4096
-"""How many bytes of a request to revoke are read. A key has 55, in a form at most three times as many."""
+"""The maximum size of a revocation request, in bytes. A key has 55, in a form at most three times as many."""
 
 KeyOperation: TypeAlias = Literal[
     "list_keys", "create_key", "get_key", "update_key", "rotate_key", "revoke_key", "delete_key"
@@ -33,13 +33,13 @@ class Route:
     """A row of a table of routes.
 
     Attributes:
-        name: In the framework's routing.
-        method: Its HTTP method.
-        path: After the prefix; a placeholder is `{key_id}`.
-        policy: What a request has to meet; None if the route is public, with a throttle.
+        name: The name in the framework's routing.
+        method: The HTTP method.
+        path: The path after the prefix; a placeholder is `{key_id}`.
+        policy: The policy of a request; None for a public route with a throttle.
         handle: Answers an exchange, given the principal (None if the route is public), the parameters of the query, and the body.
-        operation: What OpenAPI says of it.
-        max_body: How many bytes of a body are read; None if none is.
+        operation: The operation in OpenAPI.
+        max_body: The maximum size of a body, in bytes; None if the route reads no body.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Route:
         return int(min(self.operation["responses"]))
 
     def query_names(self, *, delegates: bool) -> list[str]:
-        """The query parameters that it knows.
+        """The known query parameters.
 
         Args:
-            delegates: Whether the application has a `may_act_for`.
+            delegates: True if the application has a `may_act_for`.
         """
         parameters = self.operation.get("parameters", ())
         names = [each["name"] for each in parameters if each["in"] == "query"]
@@ -67,12 +67,12 @@ class Route:
 
 
 def broken_body() -> RequestMalformed:
-    """The problem of a body that does not arrive as its headers announce it. Servers raise what they like for it."""
+    """The problem of an incomplete body or a broken chunk. Servers raise different exceptions for it."""
     return RequestMalformed(
         "The body could not be read to its end. Check its length or its chunks, and send the request again."
     )
 
 
 def named_rows(table: tuple[Route, ...], operations: Collection[str] | None) -> tuple[Route, ...]:
-    """The rows of a table that an application wants, by their names; None means all."""
+    """The rows of a table with these names; None means all."""
     return tuple(row for row in table if operations is None or row.name in operations)

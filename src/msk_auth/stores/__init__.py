@@ -1,4 +1,4 @@
-"""Where keys are kept: in memory for tests and experiments, in a database for everything else.
+"""Stores of keys: in memory for tests and experiments, in a database for everything else.
 
 Every store here implements :class:`~msk_auth.stores.KeyStore` or :class:`~msk_auth.stores.AsyncKeyStore` and passes
 `msk_auth.testing.StoreContract`.

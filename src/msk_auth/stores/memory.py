@@ -1,6 +1,6 @@
-"""Keys in the memory of one process: for tests, experiments, and as the model of what a store does.
+"""Keys in the memory of one process: for tests, experiments, and as a model of a store.
 
-Everything is gone when the process ends, and no other process sees any of it.
+The keys are lost when the process ends, and invisible to other processes.
 """
 
 from __future__ import annotations

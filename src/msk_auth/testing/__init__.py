@@ -1,14 +1,14 @@
-"""For the tests of applications, and of stores of your own: needs pytest.
+"""For the tests of applications, and of your own stores: needs pytest.
 
-One rule: a test goes through the code that runs in production; only the clock and the digests of imported keys are replaced.
+One rule: a test runs the production code; only the clock and the digests of imported keys are replaced.
 
 - :class:`FrozenClock` replaces the machine's clock.
 - :func:`login_headers`, :func:`key_headers` and :func:`async_key_headers` return the headers of a login or a key.
 - :func:`audit_routes` fails if a route of an application declares no policy.
-- :class:`StoreContract` tests a store of your own, an asynchronous one on a :class:`BackgroundLoop`;
-  :class:`ChangeRecorder` is the hook that it passes to the store.
+- :class:`StoreContract` tests your own store, an asynchronous store on a :class:`BackgroundLoop`;
+  :class:`ChangeRecorder` is its hook for the store.
 
-A digest of a key that the library made takes microseconds. For imported keys use the cheap profile in tests:
+A digest of the library's own keys takes microseconds. For imported keys use the cheap profile in tests:
 `KeyHasher(slow=Argon2Digest("cheap"))`.
 """
 
@@ -18,7 +18,7 @@ import pytest
 
 from msk_auth._route_audit import audit_routes, list_routes
 
-# Before they are imported: a contract that fails then shows the values it compared.
+# Before the import, so that a failing contract shows the compared values.
 pytest.register_assert_rewrite("msk_auth.testing._store_contract")
 
 from ._application import (  # noqa: E402 - see above

@@ -1,4 +1,4 @@
-"""For the tests of an application: a clock, and credentials as a login page or a script would send them."""
+"""For the tests of an application: a clock, and the credentials of a login page or a script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FrozenClock:
     """A :class:`~msk_auth.Clock` for tests: time passes only by :meth:`advance`, and sleeping takes no real time.
 
     Args:
-        at: The moment at which it begins.
+        at: The initial time.
 
     Raises:
         ValueError: `at` has no time zone.
@@ -44,10 +44,10 @@ class FrozenClock:
         """Let time pass.
 
         Args:
-            by: How much; not negative.
+            by: The duration, not negative.
 
         Returns:
-            The new moment.
+            The new time.
 
         Raises:
             ValueError: Time would go back.
@@ -69,10 +69,10 @@ class FrozenClock:
 
 
 class Portal(Protocol):
-    """The way from a synchronous test to the event loop that an application runs on: anyio's `BlockingPortal`."""
+    """Calls from a synchronous test into the event loop of an application: anyio's `BlockingPortal`."""
 
     def call(self, func: Callable[[], Any], /) -> Any:
-        """Call a function there, and wait for what it returns."""
+        """Call a function on the loop, and wait for its result."""
 
 
 _HOUR = timedelta(hours=1)
@@ -88,17 +88,17 @@ def login_headers(
 ) -> dict[str, str]:
     """The headers of a person who has logged in, with a token of the authenticator's first profile.
 
-    Without a profile, but with `logins`, the credential is one that this function adds to them: no other function of `logins`
-    knows it.
+    Without a profile, but with `logins`, this function adds a new credential to them, which no other function of `logins`
+    accepts.
 
     Args:
-        authenticator: The application's, or one with the same token profile and clock.
-        owner: The person, or the id. The application's `find_owner` has to find them.
-        session_id: The login session; needed if the authenticator has a `find_session`, which has to find it.
-        since: How long ago the login was.
+        authenticator: The application's authenticator, or one with the same token profile and clock.
+        owner: The person, or the id. The application's `find_owner` must find them.
+        session_id: The login session; needed if the authenticator has a `find_session`, which must find it.
+        since: The age of the login.
 
     Returns:
-        `{"Authorization": "Bearer …"}`, good for an hour.
+        `{"Authorization": "Bearer …"}`, valid for an hour.
 
     Raises:
         ConfigurationError: The authenticator accepts no logins or needs a session, or the profile cannot sign.
@@ -117,7 +117,7 @@ def login_headers(
         return _bearer(credential)
     profile = authenticator.profiles[0]
     if rules.checks_sessions and session_id is None:
-        raise ConfigurationError("This authenticator looks sessions up. Pass a session_id.")
+        raise ConfigurationError("This authenticator looks up sessions. Pass a session_id.")
     now = authenticator.clock.now()
     token = profile.issue(
         subject=owner_id,
@@ -161,15 +161,15 @@ def key_headers(
         authenticator: The application's.
         owner: The owner of the key, or the id.
         scopes: Permissions that limit the key, out of the owner's; None means all.
-        portal: For an `AsyncAuthenticator`: that of the test client, which runs the application. It is `client.portal` of
-            FastAPI and Starlette, and `client.blocking_portal` of Litestar, while a `with` statement holds the client.
+        portal: For an `AsyncAuthenticator`: the portal of the test client, which runs the application: `client.portal` of
+            FastAPI and Starlette, and `client.blocking_portal` of Litestar, inside the client's `with` statement.
 
     Returns:
         `{"Authorization": "Bearer msk_…"}`.
 
     Raises:
         ConfigurationError: An `AsyncAuthenticator` has no portal.
-        Problem: What :meth:`Authenticator.create_key` raises.
+        Problem: As raised by :meth:`Authenticator.create_key`.
     """
     if isinstance(authenticator, AsyncAuthenticator):
         if portal is None:
@@ -202,7 +202,7 @@ async def async_key_headers(
         `{"Authorization": "Bearer msk_…"}`.
 
     Raises:
-        Problem: What :meth:`AsyncAuthenticator.create_key` raises.
+        Problem: As raised by :meth:`AsyncAuthenticator.create_key`.
     """
     principal = _maker(authenticator, owner, scopes)
     return _of_key(await authenticator.create_key(principal, name="a test", scopes=scopes))
@@ -217,7 +217,7 @@ def _maker(
     owner: Owner[Any] | str,
     scopes: Collection[str] | None,
 ) -> Principal[Any]:
-    """Who makes a key, which looks at nothing but the id and whether the owner has the scopes."""
+    """The principal that makes a key; only its id and permissions matter."""
     known = Owner(owner, scopes or (), None) if isinstance(owner, str) else owner
     return local_principal(known, at=authenticator.clock.now(), interactive=True)
 

@@ -1,4 +1,4 @@
-"""The contract of stores, as tests to run against yours."""
+"""The contract of stores, as tests for your own store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LONGEST_SECONDS = 60
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own while the `with` block lasts."""
+    """An event loop in a separate thread during a `with` block."""
 
     def __enter__(self) -> BackgroundLoop:
         self._runner = asyncio.Runner()
@@ -46,14 +46,14 @@ class BackgroundLoop:
         self._runner.close()
 
     def blocking(self, store: AsyncKeyStore) -> KeyStore:
-        """A store on this loop, as :class:`StoreContract` calls it."""
+        """A store on this loop, with blocking methods for :class:`StoreContract`."""
         return cast("KeyStore", _Blocking(store, self))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its result; from several threads they run as tasks side by side.
+        """Run a coroutine on the loop and wait for its result; calls from several threads run as concurrent tasks.
 
         Raises:
-            TimeoutError: It took longer than a minute.
+            TimeoutError: The coroutine took longer than a minute.
         """
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_LONGEST_SECONDS)
 
@@ -80,24 +80,24 @@ def make_record(key_id: str, **fields: Any) -> ApiKey:
 
 
 def add(store: KeyStore, key_id: str, change: KeyChange | None = None, **fields: Any) -> ApiKey:
-    """Insert such a record without a limit."""
+    """Insert a record from :func:`make_record` without a limit."""
     record = make_record(key_id, **fields)
     store.insert(record, max_active=None, now=NOW, change=change)
     return record
 
 
 def ids(store: KeyStore, **query: Any) -> list[str]:
-    """The ids of a listing in its order."""
+    """The ids of a listing, in order."""
     return [record.id for record in store.list(replace(KeyQuery(OWNER, NOW), **query))]
 
 
 def count_active(store: KeyStore) -> int:
-    """How many active keys the owner has."""
+    """The number of the owner's active keys."""
     return len(ids(store, status=KeyStatus.ACTIVE, limit=10_000))
 
 
 def found(store: KeyStore, key_id: str) -> ApiKey:
-    """The record with an id, which there has to be."""
+    """The record with an id, which must exist."""
     record = store.find(key_id)
     assert record is not None
     return record
@@ -128,13 +128,13 @@ LISTINGS: dict[
         lambda last: (last.expires_at, last.id),
     ),
 }
-"""Each way to list keys: how a page is read, and where the page goes on that follows a record."""
+"""Each kind of listing: how to read a page, and the position after a record."""
 
 
 def in_parallel(
     call: Callable[[int], T], numbers: Iterable[int], *refusals: type[Exception]
 ) -> list[T | Exception]:
-    """The results of calls that begin together, each in a thread; the refusal of one is its result."""
+    """The results of concurrent calls, each in a thread; a refusal counts as a result."""
     calls = list(numbers)
     start = threading.Barrier(len(calls))
 
@@ -150,11 +150,11 @@ def in_parallel(
 
 
 class ChangeRecorder:
-    """An `on_change` hook that keeps what it gets.
+    """An `on_change` hook that keeps its events.
 
     Attributes:
-        events: What it got, in order.
-        error: Raised by the next calls instead; None keeps the event.
+        events: The events, in order.
+        error: Raised by the next calls; None keeps the event.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class ChangeRecorder:
 
 
 def revocation_of(record: ApiKey) -> tuple[KeyEvent, ...]:
-    """A change, as a store gets it: the events that it means, in order."""
+    """A `change` for a store: the events, in order."""
     return KeyEvent("revoked", NOW, record, cause="owner"), KeyEvent(
         "revoked", NOW + SECOND, record, cause="owner"
     )
@@ -184,10 +184,10 @@ class Case(NamedTuple):
     """A change of one key.
 
     Attributes:
-        method: Of the store.
-        options: What it takes beside the key.
-        changes: The fields that are others afterwards. None of them: the store changes nothing.
-        before: What the key has before, if it is not an ordinary one.
+        method: The store's method.
+        options: Its arguments besides the key.
+        changes: The changed fields. Empty if the store changes nothing.
+        before: Fields of the key before, if it is not an ordinary key.
     """
 
     method: str
@@ -205,7 +205,7 @@ CHANGES = {
     "overlap": Case("rotate", {"ends_at": NOW + HOUR}, {"expires_at": NOW + HOUR}),
     "announce": Case("announce_expiry", {"days": 7}, {"announced_days": 7}),
 }
-"""Each way to change an ordinary key that is in the store. A rotated one has `replaced_by` as well."""
+"""Each way to change an ordinary stored key. A rotated key has `replaced_by` as well."""
 
 WRITES = ("insert", *CHANGES)
 """Each way to change the keys of the store."""
@@ -218,7 +218,7 @@ def write(
     change: KeyChange | None = None,
     owner_id: str = OWNER,
 ) -> object:
-    """Change a key, or insert one whose id is made from this one."""
+    """Change a key, or insert a key with an id made from `key_id`."""
     if name == "insert":
         other = make_record(f"new-{key_id}", owner_id=owner_id)
         store.insert(other, max_active=99, now=NOW, change=change)
@@ -229,7 +229,7 @@ def write(
 def run(
     case: Case, store: KeyStore, key_id: str, change: KeyChange | None, owner_id: str = OWNER
 ) -> ApiKey | None:
-    """Make a change. A successor has an id that is made from this one."""
+    """Make a change. A successor has an id made from `key_id`."""
     options = dict(case.options)
     match case.method:
         case "rotate":
@@ -253,10 +253,10 @@ def run(
 def check_unchanged(
     store: KeyStore, key_id: str, owner_id: str = OWNER, change: KeyChange | None = None
 ) -> None:
-    """Check that nothing changes a key that this owner does not have."""
+    """Check that no method changes a key that this owner does not have."""
     before = store.find(key_id)
     for name, case in CHANGES.items():
-        # An announcement is the library's, and of any owner's key.
+        # The library announces keys of any owner.
         if case.method != "announce_expiry" or owner_id == OWNER:
             assert write(name, store, key_id, change, owner_id) is None, name
     assert store.find(key_id) == before
@@ -287,11 +287,11 @@ SAMPLES: dict[FieldKind, list[Any]] = {
     ],
     FieldKind.NUMBER: [7],
 }
-"""Values that each kind of field has to keep."""
+"""Values that each kind of field must keep."""
 
 
 def samples(field: KeyField) -> list[Any]:
-    """The values that a store has to keep in a field."""
+    """The values that a store must keep in a field."""
     return [*SAMPLES[field.kind], *([] if field.is_required else [field.empty])]
 
 
@@ -321,11 +321,11 @@ STATES: dict[str, dict[str, Any]] = {
     "expired": {"expires_at": NOW},
     "rotated": {"replaced_by": "other"},
 }
-"""What a key can have become."""
+"""The states of a key."""
 
 
 def edit_of(fields: dict[str, Any], before: dict[str, Any]) -> Case:
-    """The case that an edit of these fields is."""
+    """The case of an edit of these fields."""
     return Case("update", {"fields": fields}, fields, before)
 
 
@@ -346,11 +346,11 @@ EDIT: dict[str, Any] = {name: samples(FIELD_OF[name])[0] for name in EDITABLE}
 
 CASES = [
     *(case._replace(before={"announced_days": 30}) for case in CHANGES.values()),
-    # A revocation has one moment.
+    # The time of a revocation never changes.
     Case("revoke", {"at": NOW}, {"revoked_at": NOW}, {"expires_at": NOW + HOUR}),
     *(Case("revoke", {"at": NOW + age}, {}, {"revoked_at": NOW}) for age in (-HOUR, HOUR)),
     Case("delete", {"at": NOW}, {"deleted_at": NOW}, {"revoked_at": NOW - HOUR}),
-    # An end comes earlier, never later.
+    # An expiry moves earlier, never later.
     *(
         Case(
             "expire",
@@ -366,15 +366,15 @@ CASES = [
     *(edit_of({name: value}, {}) for name in EDITABLE for value in samples(FIELD_OF[name])),
     *(edit_of(EDIT, state) for state in STATES.values()),
     edit_of({}, EDIT)._replace(options={"fields": EDIT}),
-    # An end is announced for fewer days each time, and only that of a key which lives on.
+    # An end is announced for fewer days each time, and only for active, unreplaced keys.
     Case("announce_expiry", {"days": 1}, {"announced_days": 1}),
     *(Case("announce_expiry", {"days": days}, {}, {"announced_days": 7}) for days in (7, 30)),
     *(
         Case("announce_expiry", {"days": 1}, {}, ended)
         for ended in (STATES["revoked"], STATES["rotated"], DELETED)
     ),
-    # The last use moves forward, and a digest is replaced if it is still the old one: of a key in any state, since a process
-    # that read it before may still write these.
+    # The last use moves forward, and a digest is replaced if it is still the old one: for keys in any state, since a process
+    # that read the key before may still write these.
     Case("touch", {"at": NOW}, {"last_used_at": NOW}),
     *(Case("touch", {"at": NOW - age}, {}, {"last_used_at": NOW}) for age in (0 * HOUR, HOUR)),
     *(
@@ -387,13 +387,13 @@ CASES = [
     ),
     *(replacing(old) for old in ("sha256:ab", "sha256:A")),
 ]
-"""What changes a key, and what it leaves."""
+"""Changes of a key, with their results."""
 
 
 def check_case(
     case: Case, store: KeyStore, key_id: str, change: KeyChange | None = None
 ) -> ApiKey | None:
-    """Check what a change does; returns the key if it was changed and the hook is called for that."""
+    """Check the result of a change; returns the key if it was changed and the hook must be called."""
     record = add(store, key_id, change=lambda _: (), **(FILLED | case.before))
     changes = dict(case.changes)
     if case.method == "rotate":
@@ -406,7 +406,7 @@ def check_case(
     assert store.find(key_id) == expected
     if case.method == "rotate":
         assert store.find(f"new-{key_id}") == make_record(f"new-{key_id}")
-    if case.method in {"revoke", "expire", "update"}:  # made again they change nothing
+    if case.method in {"revoke", "expire", "update"}:  # repeated, they change nothing
         assert run(case, store, key_id, change) == expected == store.find(key_id)
     return None if is_quiet or expected == record else expected
 
@@ -427,7 +427,7 @@ class StoreContract:
             def audited_store(self, on_change: ChangeRecorder) -> KeyStore:
                 return MyStore(on_change=on_change)
 
-    An :class:`~msk_auth.stores.AsyncKeyStore` lives on an event loop in a thread of its own. Parallel calls are tasks on that loop::
+    An :class:`~msk_auth.stores.AsyncKeyStore` runs on an event loop in a separate thread. Parallel calls are tasks on that loop::
 
         class TestMyStore(StoreContract):
             @pytest.fixture
@@ -442,7 +442,7 @@ class StoreContract:
 
     Leave `audited_store` out if your store takes no `on_change`: its tests are skipped.
 
-    Many tests call the store from up to 50 threads. They need pytest and nothing else.
+    Many tests call the store from up to 50 threads. They need only pytest.
     """
 
     @pytest.fixture
@@ -508,7 +508,7 @@ class StoreContract:
         store.insert(make_record("second"), max_active=2, now=NOW)
 
     def test_several_are_found_at_once_as_they_are_now(self, store: KeyStore) -> None:
-        # By `find_many`; of a store without it each is looked up.
+        # By `find_many`, or one by one if the store lacks it.
         def find_each(key_ids: Sequence[str]) -> list[ApiKey]:
             return [record for key_id in key_ids if (record := store.find(key_id))]
 
@@ -541,7 +541,7 @@ class StoreContract:
         assert caught.value.code == "key_limit_reached"
         assert store.find("new") is None
         assert count_active(store) == present
-        add(store, "new")  # a limit of None is no limit
+        add(store, "new")  # None means no limit
         assert count_active(store) == present + 1
 
     def test_only_the_owners_own_active_keys_count(self, store: KeyStore) -> None:
@@ -851,7 +851,7 @@ class StoreContract:
     # Leases
 
     def test_each_process_has_an_entry_with_its_last_mark(self, store: KeyStore) -> None:
-        # The store's own counters are no leases.
+        # The store's own counters are not leases.
         store.insert(make_record("k"), max_active=1, now=NOW)
         assert list(store.recorded_leases()) == []
         leases = [

@@ -39,21 +39,21 @@ def admit(
     elsewhere: RequestLogins | None = None,
     session: RequestSession | None = None,
 ) -> Principal[UserT]:
-    """The principal of a request, if the policy lets it pass.
+    """The principal of a request, if it meets the policy.
 
     Args:
-        memory: The request's.
-        authenticator: Verifies, unless it verified these headers for this request before.
-        authorization: The headers as they are now: a middleware may have changed them since another guard ran.
-        policy: What the principal has to meet.
-        address: Of the client, as the server states it; None if it does not.
+        memory: The request's mapping.
+        authenticator: Verifies, unless it has already verified these headers for this request.
+        authorization: The current headers: a middleware may have changed them since another guard ran.
+        policy: The policy.
+        address: The client's address, as the server states it; None if unknown.
         path: The parameters of the request's path.
-        afresh: Verify in any case. What an open websocket's handshake found may be long past.
-        elsewhere: What may find a login elsewhere in the request.
-        session: Users are read in it. What is verified afresh is read afresh: a session answers with what it has read before.
+        afresh: Verify again in any case: an open websocket's handshake may be long past.
+        elsewhere: Functions that may find a login elsewhere in the request.
+        session: The session for reading users. Not used with `afresh`, since a session may return earlier reads.
 
     Raises:
-        Problem: What `authenticate` raises, or the policy is not met. Any other error in authentication is
+        Problem: As raised by `authenticate`, or the policy is not met. Any other error in authentication is
             `StoreUnavailable`: fail closed.
     """
     presented = (authorization, address)
@@ -61,7 +61,7 @@ def admit(
     if outcome is None or outcome[0] is not authenticator or outcome[1] != presented:
         found: Principal[Any] | Problem
         try:
-            # Under a lease most requests need nothing else. `authenticate` looks there too, for those that call it.
+            # Under a lease most requests need only this look-up. `authenticate` makes the same look-up.
             find_cached = authenticator.cached_principal
             verified: object = None if find_cached is None else find_cached(authorization)
             if verified is None:
@@ -83,7 +83,7 @@ def admit(
     if isinstance(found, Problem):
         raise refusal(found, policy)
     named = (authenticator, found.key_id)
-    # A bare policy adds nothing where another guard of this request has named what this key may do here.
+    # A bare policy adds nothing if another guard of this request has named a permission for this key.
     if policy.is_bare and memory.get(NAMED) == named:
         return found
     authenticator.authorize(found, policy, path)
@@ -101,13 +101,13 @@ def load_user_once(
     """The application's user of a request, loaded once.
 
     Args:
-        users: What the request has loaded already.
+        users: The users that the request has already loaded.
         name: The name of this user among them.
-        principal: Who the request acts as.
+        principal: The principal of the request.
         load: Loads the user.
 
     Raises:
-        CredentialRefused: There is none, as :func:`~msk_auth.http.admission.loaded_user` says.
+        CredentialRefused: There is no user: see :func:`~msk_auth.http.admission.loaded_user`.
     """
     if name not in users:
         users[name] = loaded_user(principal, load())

@@ -1,5 +1,5 @@
 # Generated from src/msk_auth/http/_async/routes.py by tools/generate_sync.py: change that, and run this.
-"""The routes that the library ships, as tables, and the one way from a request to an answer.
+"""The routes of the library, as tables, and the function from a request to an answer.
 
 Key routes::
 
@@ -11,26 +11,26 @@ Key routes::
     POST   {prefix}/{key_id}/revoke    the revoked key                 interactive
     DELETE {prefix}/{key_id}           nothing                         interactive
 
-If the application has a `may_act_for`, each of them takes `?on_behalf_of=…`, the id of another owner whose keys it is about,
+If the application has a `may_act_for`, each of them takes `?on_behalf_of=…`, the id of another owner of the keys,
 and only an interactive login may send it.
 
-Those for administrators, which demand the interactive login with the permission that :class:`~msk_auth.AdminKeys` were made with::
+Routes for administrators, which require an interactive login with the permission of :class:`~msk_auth.AdminKeys`::
 
     GET    {prefix}                    the keys of all owners, by page
     POST   {prefix}/revoke             revoked keys, by their ids
     POST   {prefix}/{key_id}/revoke    the revoked key
 
-Those that need no login, and do not read `Authorization`::
+Routes that need no login, and do not read `Authorization`::
 
     POST   /api/revoke                 the holder of a key revokes it     public, with a throttle
     POST   /api/leaks/github           GitHub's secret scanning reports   public, signed, with a throttle
 
 The order is the same for all of them:
 
-1. A guarded route checks its policy, and refuses query parameters that it does not know. A public one checks the application's
+1. A guarded route checks its policy, and refuses unknown query parameters. A public route calls the application's
    throttle, and reads no query.
 2. Only then the body is read, up to the route's limit.
-3. The route parses it, calls the authenticator, and presents the answer.
+3. The route parses the body, calls the authenticator, and returns the answer.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from msk_auth.http.routes import (
 from msk_auth.leaks import GitHubLeakReceiver
 
 Query: TypeAlias = dict[str, Any]
-"""The values of the query parameters that were sent, by name."""
+"""The values of the query parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +89,12 @@ class Exchange:
         query: The raw query string, without the question mark.
         path: The path as the client sees it, not percent-encoded.
         key_id: The value of the placeholder in the route's path; empty if it has none.
-        content_type: The header `Content-Type`, if it is there.
-        header: The value of a header, given its lower-case name; None if it is not there exactly once.
-        admit: The principal of the request, if a policy lets it pass.
-        read_body: The body, given a limit; it raises `ContentTooLarge` for a longer one.
-        call: Calls a function that may block, of what the application gave to the adapter.
-        throttle: Raises :class:`~msk_auth.errors.TooManyAttempts` for one request too many. None: there is no throttle.
+        content_type: The header `Content-Type`, if present.
+        header: Returns the value of a header, given its lower-case name; None unless it is present exactly once.
+        admit: Returns the principal of the request, if it meets a policy.
+        read_body: Returns the body, given a limit; raises `ContentTooLarge` for a longer body.
+        call: Calls a function of the application that may block.
+        throttle: Raises :class:`~msk_auth.errors.TooManyAttempts` over the limit. None: there is no throttle.
     """
 
     authenticator: Authenticator[Any]
@@ -114,7 +114,7 @@ def respond(route: Route, exchange: Exchange) -> Answer:
 
     Raises:
         Problem: The policy, the throttle or the route refuses the request.
-        Exception: What the application or its framework raises while the throttle is called or the body is read.
+        Exception: An exception of the application or its framework while the throttle is called or the body is read.
     """
     principal = None
     query: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def respond(route: Route, exchange: Exchange) -> Answer:
     return answer
 
 
-# A subclass of the application's authenticator may know no `on_behalf_of`: the query has it only if it was sent.
+# A subclass of the application's authenticator may not accept `on_behalf_of`: it is passed only if it was sent.
 def list_keys(request: Exchange, principal: Principal[Any], query: Query, _body: bytes) -> Answer:
     """A page of the caller's keys, newest first."""
     page = request.authenticator.list_keys(principal, **query)
@@ -173,7 +173,7 @@ def revoke_key(request: Exchange, principal: Principal[Any], query: Query, _body
 
 
 def delete_key(request: Exchange, principal: Principal[Any], query: Query, _body: bytes) -> Answer:
-    """Revoke a key and take it off the list."""
+    """Revoke a key and remove it from the list."""
     request.authenticator.delete_key(principal, request.key_id, **query)
     return Answer(204, (NO_STORE,))
 
@@ -193,14 +193,14 @@ KEY_ROUTES = (
 
 
 def key_routes(operations: Collection[KeyOperation] | None) -> tuple[Route, ...]:
-    """The key routes that an application wants, by their names; None means all."""
+    """The key routes with these names; None means all."""
     return named_rows(KEY_ROUTES, operations)
 
 
 def admin_key_routes(
     admin: AdminKeys[Any] | AdminKeys[Any], operations: Collection[AdminKeyOperation] | None
 ) -> tuple[Route, ...]:
-    """The key routes for administrators that an application wants.
+    """The key routes for administrators.
 
     Args:
         admin: Decides, lists and revokes.
@@ -210,8 +210,8 @@ def admin_key_routes(
     def admin_for(request: Exchange) -> Any:
         if admin.authenticator.rules is not request.authenticator.rules:
             raise ConfigurationError(
-                "The AdminKeys of admin_key_routes have another authenticator than the adapter. Make them with the one that"
-                " the application has."
+                "The AdminKeys of admin_key_routes have another authenticator than the adapter. Make them with the application's"
+                " authenticator."
             )
         return admin
 
@@ -252,13 +252,13 @@ def revoke_presented_key(request: Exchange, _principal: None, _query: Query, bod
     try:
         request.authenticator.revoke_presented_key(token)
     except CredentialRefused:
-        # Without an error its sender would believe that a cut-off key is revoked.
+        # Without an error the sender would believe that a truncated key is revoked.
         raise InputInvalid.of(
             "token",
             "This is not a complete API key, so nothing was revoked. Send the whole value, beginning"
             " with its prefix.",
         ) from None
-    # One answer, whether there is such a key or not (RFC 7009, section 2.2).
+    # The same answer for existing and unknown keys (RFC 7009, section 2.2).
     return json_answer(200, {})
 
 
@@ -269,7 +269,7 @@ def receive_leak_report(
     _query: Query,
     body: bytes,
 ) -> Answer:
-    """Hand a report to its receiver."""
+    """Pass a report to its receiver."""
     labels = request.call(
         receiver.receive,
         body,
@@ -290,7 +290,7 @@ def leak_route(path: str, receiver: GitHubLeakReceiver | GitHubLeakReceiver) -> 
     """The route that receives reports of leaks.
 
     Args:
-        path: Where it is served.
+        path: The path of the route.
         receiver: Checks the reports and revokes the keys.
     """
     operation = openapi.RECEIVE_LEAK_REPORT

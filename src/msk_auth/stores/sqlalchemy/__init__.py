@@ -2,9 +2,8 @@
 
 One rule: a look-up reads the primary, in bounded time, or raises.
 
-The table is made in one of two ways. The library owns it: call
-:func:`msk_auth.stores.sqlalchemy.migrations.upgrade` at start. Or the application does: call :func:`api_key_table`
-with its own metadata, so that its own migrations make the table with the others, and hand the table to the store.
+Either the library owns the table: call :func:`msk_auth.stores.sqlalchemy.migrations.upgrade` at start. Or the application owns
+it: call :func:`api_key_table` with its own metadata, so that its migrations make the table, and pass the table to the store.
 
 On SQLite call :func:`prepare_sqlite` with the engine first, on PostgreSQL :func:`prepare_postgresql`.
 

@@ -1,14 +1,14 @@
-"""What the store does, as functions of a connection inside a transaction: written once, run by both shells.
+"""The store's operations, as functions of a connection inside a transaction, for both stores.
 
-Three rules make them right under any number of processes, at any isolation level:
+Three rules make them correct with any number of processes, at any isolation level:
 
-1. A change is one conditional `UPDATE` of the columns it is about. Nothing that was read is written back, so a
+1. A change is one conditional `UPDATE` of its own columns. No read value is written back, so a
    stale reader can undo nothing, and "set once" is a condition that the database checks.
 2. A transaction that adds a key under a limit first increments the owner's counter, which locks its row until the
    transaction has ended. The first increment makes the row, so this also works for an owner without any key. Only then
    are the keys counted.
-3. A transaction that writes begins with a write. A transaction of SQLite that begins by reading sees an old state by the
-   time it wants to write, and fails.
+3. A transaction that writes begins with a write. An SQLite transaction that begins by reading may have an old state when
+   it writes, and fails.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ from ._table import (
 )
 
 _LEASE: Final = "lease:"
-# The first text behind all that begin so; registers sort by code point.
+# The first text after all texts with this prefix; registers sort by code point.
 _BEHIND_LEASES: Final = "lease;"
 _TURN: Final = "turn:"
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class ChangeLostError(RuntimeError):
-    """After `on_change` the write that it was called for is gone from the transaction."""
+    """After `on_change`, its write is no longer in the transaction."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The change is gone from the transaction after on_change. Let the hook raise the errors of its statements, or"
-            " run those that may fail in a savepoint, and neither commit nor roll back in it."
+            "The change is no longer in the transaction after on_change. Let the hook raise the errors of its statements, or"
+            " run statements that may fail in a savepoint, and neither commit nor roll back."
         )
 
 
@@ -75,8 +75,8 @@ class Written(NamedTuple):
     """The outcome of a write.
 
     Attributes:
-        record: The key as it is now; None if the owner has no such key. Of a rotation the predecessor.
-        is_changed: Whether this write changed it.
+        record: The key after the write; None if the owner has no such key. For a rotation the predecessor.
+        is_changed: True if this write changed the key.
     """
 
     record: ApiKey | None
@@ -84,14 +84,14 @@ class Written(NamedTuple):
 
 
 class KeyOperations:
-    """The operations on one table of keys.
+    """The operations on a table of keys.
 
     Args:
-        table: Made by :func:`~msk_auth.stores.sqlalchemy.api_key_table`.
+        table: The table from :func:`~msk_auth.stores.sqlalchemy.api_key_table`.
         dialect: SQLAlchemy's name of the database.
 
     Raises:
-        ConfigurationError: The table was made otherwise, or the database is not supported.
+        ConfigurationError: The table was made differently, or the database is not supported.
     """
 
     def __init__(self, table: Table, dialect: str) -> None:
@@ -129,9 +129,9 @@ class KeyOperations:
         keys = self._keys
         listed: ColumnElement[bool] = keys.deleted_at.is_(None)
         if self._dialect == "sqlite":
-            # After `IS NULL` it takes the column out of the order, and sorts each owner's keys by itself.
+            # After `IS NULL` MariaDB would drop the column from the order, and sort each owner's keys itself.
             listed = func.coalesce(keys.deleted_at, 0) == 0
-        # Read backwards off the index of listings, from where the last page ended.
+        # A backward scan of the index of listings, from the end of the last page.
         order = (keys.owner_id, keys.deleted_at, keys.created_at, keys.id)
         page = (
             select(*self._keys)
@@ -156,7 +156,7 @@ class KeyOperations:
         keys = self._keys
         order = [keys.expires_at, keys.id]
         if not self._is_mysql:
-            # These are the same in all rows, and show PostgreSQL that the index has the rows in order. MariaDB would sort.
+            # The same in all rows: they show PostgreSQL that the index has the rows in order. MariaDB would sort.
             order[:0] = [keys.announced_days, keys.revoked_at]
         page = (
             select(*self._keys)
@@ -189,14 +189,14 @@ class KeyOperations:
         values: Mapping[str, Any],
         unchanged: ColumnElement[bool] | None,
     ) -> Written:
-        """Set columns of a key where a condition holds.
+        """Set columns of a key that meets a condition.
 
         Args:
-            connection: In a transaction.
+            connection: A connection in a transaction.
             key_id: The id of the key.
-            where: What has to be true of it.
-            values: From column to value.
-            unchanged: Which key to return if nothing was changed; None means none.
+            where: The condition.
+            values: The new values by column.
+            unchanged: Selects the key to return if nothing was changed; None means none.
         """
         if self.set_where(connection, and_(self._keys.id == key_id, where), values):
             return Written(self.find(connection, key_id), is_changed=True)
@@ -204,7 +204,7 @@ class KeyOperations:
         return Written(found, is_changed=False)
 
     def differ(self, values: Mapping[str, str | None]) -> ColumnElement[bool]:
-        """Whether one of these texts is another one."""
+        """The condition that one of these texts differs from the stored text."""
         return or_(*(self._differs(self._keys[name], value) for name, value in values.items()))
 
     def rotate(
@@ -232,12 +232,12 @@ class KeyOperations:
     def check_written(self, connection: Connection, written: Written) -> None:
         """Verify that a write is still in the transaction, after code of the application ran in it.
 
-        An error that the code has caught may have ended the transaction, on some databases silently: a commit would then
+        An error that this code caught may have ended the transaction, on some databases silently: a commit would then
         commit nothing and report success.
 
         Raises:
-            DBAPIError: PostgreSQL refuses every statement since.
-            ChangeLostError: The write is gone.
+            DBAPIError: PostgreSQL refuses every further statement.
+            ChangeLostError: The write is no longer there.
         """
         record = written.record
         if record is not None and self.find(connection, record.id) != record:
@@ -277,15 +277,15 @@ class KeyOperations:
         )
 
     def _differs(self, column: ColumnElement[Any], value: str | None) -> ColumnElement[bool]:
-        """Whether a text is another one, by its bytes. NULL is a text like others."""
+        """The condition that a text differs from the stored text, by its bytes. NULL is compared like a text."""
         new: ColumnElement[Any] = literal(value, column.type)
         if self._is_mysql:
-            # Its collations call texts equal that differ in case, or in spaces at the end.
+            # For its collations, texts that differ in case, or in trailing spaces, are equal.
             column, new = cast(column, LargeBinary), cast(new, LargeBinary)
         return column.is_distinct_from(new)
 
     def is_own(self, key_id: str, owner_id: str) -> ColumnElement[bool]:
-        """Whether it is a key of this owner that is not deleted."""
+        """The condition that the key is this owner's and not deleted."""
         keys = self._keys
         return and_(keys.id == key_id, self._is_owned_by(owner_id), keys.deleted_at.is_(None))
 
@@ -293,7 +293,7 @@ class KeyOperations:
         column, texts = self._keys.owner_id, spellings(owner_id)
         if not self._is_mysql:
             return column.in_(texts) if len(texts) > 1 else column == owner_id
-        # To the collation "ann" and "ann " are one owner; their lengths differ.
+        # For the collation "ann" and "ann " are the same owner; their lengths differ.
         length = func.char_length(column)
         return or_(*(and_(column == text, length == len(text)) for text in texts))
 
@@ -304,12 +304,12 @@ class KeyOperations:
     def set_where(
         self, connection: Connection, where: ColumnElement[bool], values: Mapping[str, Any]
     ) -> bool:
-        """Set columns where a condition holds; returns whether it did."""
+        """Set columns of rows that meet a condition; returns True if there is one."""
         changed = connection.execute(update(self.table).where(where).values(values))
         return bool(changed.rowcount)
 
     def _end(self, ends_at: datetime, now: datetime) -> dict[str, Any]:
-        """What retires a predecessor: revoking it now, or an end that is never put off."""
+        """The values that retire a predecessor: a revocation now, or an expiry that is never later than before."""
         if ends_at <= now:
             return {"revoked_at": to_microseconds(now)}
         expires_at, end = self._keys.expires_at, to_microseconds(ends_at)
@@ -319,7 +319,7 @@ class KeyOperations:
         self, connection: Connection, record: ApiKey, max_active: int | None, now: datetime
     ) -> None:
         connection.execute(insert(self.table).values(to_row(record)))
-        # Counted afterwards, so that what is counted is what the owner would have.
+        # Counted afterwards, so that the new key is included.
         if max_active is not None:
             active = self.count_active(connection, record.owner_id, now, up_to=max_active + 1)
             if active > max_active:
@@ -328,9 +328,9 @@ class KeyOperations:
     def count_active(
         self, connection: Connection, owner_id: str, now: datetime, *, up_to: int
     ) -> int:
-        """How many active keys the owner has, at least if it is more than `up_to`.
+        """The number of the owner's active keys, or any number above `up_to` if there are more.
 
-        However many keys there are, ended ones or active ones, no more than twice `up_to` are looked at.
+        However many ended or active keys there are, at most twice `up_to` are read.
         """
         stretches = (
             select(literal(1)).where(self._is_owned_by(owner_id), stretch).limit(up_to).subquery()
@@ -342,7 +342,7 @@ class KeyOperations:
         return int(connection.execute(select(never + later)).scalar_one())
 
     def _active_stretches(self, now: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-        """The active keys of an owner as the two unbroken parts of the index that they are."""
+        """The conditions for the active keys of an owner, which are two contiguous ranges of the index."""
         keys = self._keys
         not_revoked = keys.revoked_at.is_(None)
         return (
@@ -357,7 +357,7 @@ class KeyOperations:
     def _upsert_register(
         self, connection: Connection, name: str, first: int, then: ColumnElement[int]
     ) -> None:
-        """Set a register to `first`, or to `then` if there is one; its row stays locked until the end."""
+        """Insert a register with `first`, or set an existing one to `then`; its row stays locked until the end."""
         row = {"name": name, "value": first}
         statement: Any
         if self._is_mysql:
@@ -389,7 +389,7 @@ class KeyOperations:
         return self._newest(query, keys.deleted_at.is_(None), state, same=[keys.deleted_at])
 
     def _active_page(self, query: KeyQuery) -> Select[Any]:
-        # Read off the index of active keys: an owner may have a few of them and 100,000 ended ones.
+        # A scan of the index of active keys: an owner may have a few active keys and 100,000 ended ones.
         never, later = self._active_stretches(query.now)
         never_page = self._newest(query, never, same=[self._keys.revoked_at, self._keys.expires_at])
         later_page = self._newest(query, later, same=[])
@@ -406,16 +406,16 @@ class KeyOperations:
         """A page, newest first.
 
         Args:
-            query: The owner, the place to go on from and the size.
-            where: Which keys.
-            same: The columns of the index that `where` holds to NULL. Sorting by them too changes nothing,
-                and shows PostgreSQL that the index has the rows in order.
+            query: The owner, the end of the previous page and the size.
+            where: The conditions for the keys.
+            same: The columns of the index that `where` requires to be NULL. Sorting by them too changes nothing,
+                but shows PostgreSQL that the index has the rows in order.
         """
         keys = self._keys
         order = [column.desc() for column in (*same, keys.created_at, keys.id)]
         statement = select(*self._keys).where(self._is_owned_by(query.owner_id), *where)
         if query.label is not None:
-            # A label has no character that JSON escapes, and none that differs in case alone.
+            # A label has no characters that JSON escapes, and no upper case.
             statement = statement.where(keys.labels.contains(f'"{query.label}"', autoescape=True))
         if query.after is not None:
             created_at, key_id = query.after
@@ -423,7 +423,7 @@ class KeyOperations:
             place = tuple_(literal(moment), literal(key_id, keys.id.type))
             statement = statement.where(tuple_(keys.created_at, keys.id) < place)
             if self._is_mysql:
-                # They do not look up pairs in an index.
+                # These databases do not look up pairs in an index.
                 statement = statement.where(keys.created_at <= moment)
         return statement.order_by(*order).limit(query.limit)
 

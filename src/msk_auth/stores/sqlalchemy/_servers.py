@@ -1,7 +1,7 @@
-"""What is particular to a database on a server: it may be silent, a standby, or commit before a change is on its disk.
+"""Database servers: they may be silent, a standby, or commit before a change is on the disk.
 
-A use of the database that is late loses its connection. First the server gets a cancel request, so that its process does not go
-on waiting, for a lock for example. Then the connection's socket is shut down: the driver's wait ends with an error, and the
+A late use of the database loses its connection. First the server gets a cancel request, so that its process stops
+waiting, for a lock for example. Then the connection's socket is shut down: the driver's wait ends with an error, and the
 pool replaces the connection. This needs a driver whose connections have `fileno()`: psycopg and psycopg2.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# libpq's. A connection that was lost is noticed, and a new one tried, in less than five seconds together.
+# Settings of libpq. Noticing a lost connection and trying a new one takes less than five seconds together.
 _LIBPQ: Final[dict[str, Any]] = {
     "connect_timeout": 2,
     "tcp_user_timeout": 2000,
@@ -38,16 +38,16 @@ _SETTINGS: Final = {"psycopg": _LIBPQ, "psycopg2": _LIBPQ, "asyncpg": _ASYNCPG}
 
 
 def prepare_postgresql(engine: Engine | AsyncEngine) -> None:
-    """Have every connection that an engine will make notice within seconds that its server does not answer.
+    """Let new connections of an engine notice within seconds that their server does not answer.
 
-    It sets the time to connect (2 seconds for each host), how long the system may wait for an acknowledgement of what was
-    sent (`tcp_user_timeout`, 2 seconds), and keepalives. With psycopg a ping of `pool_pre_ping` keeps the deadline of the
-    store's operation that it is made for. What the URL or the `connect_args` of the engine set, stays.
+    Sets the time to connect (2 seconds for each host), the time for an acknowledgement of sent data
+    (`tcp_user_timeout`, 2 seconds), and keepalives. With psycopg a ping of `pool_pre_ping` keeps the deadline of the
+    store's operation. Values in the URL or the `connect_args` of the engine stay.
 
-    Call it once, before the engine is used.
+    Call this once, before the engine is used.
 
     Args:
-        engine: Of PostgreSQL, with psycopg, psycopg2 or asyncpg.
+        engine: An engine for PostgreSQL, with psycopg, psycopg2 or asyncpg.
 
     Raises:
         ConfigurationError: The engine is of another database or driver.
@@ -73,11 +73,11 @@ def prepare_postgresql(engine: Engine | AsyncEngine) -> None:
         for name, value in defaults.items():
             parameters.setdefault(name, value)
 
-    del _set_defaults  # the event holds it
+    del _set_defaults  # the event references it
 
 
 def _cursors(*, is_async: bool) -> Callable[..., Any]:
-    """A class of cursors that show which connection a store waits for, also in a ping, before it has the connection."""
+    """A class of cursors that register a store's connection, even in a ping, before the store has the connection."""
     from psycopg import AsyncCursor, Cursor
 
     class BoundedCursor(Cursor[Any]):
@@ -99,22 +99,22 @@ def _cursors(*, is_async: bool) -> Callable[..., Any]:
     return BoundedAsyncCursor if is_async else BoundedCursor
 
 
-# What is stronger than "on", `remote_apply` for example, stays. "local" and "remote_write" survive a crash of the server.
+# Stronger values than "on", such as `remote_apply`, stay. "local" and "remote_write" survive a crash of the server.
 _COMMIT_DURABLY = text(
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
 
 
 def commit_durably(connection: Connection) -> None:
-    """Have the current transaction on the disk when its commit returns, even under `synchronous_commit = off`.
+    """Let the current transaction be on the disk when its commit returns, even under `synchronous_commit = off`.
 
-    The stores do it in each transaction that writes. Call it at the start of a transaction of your own that ends
-    access: one that disables a user, ends a session or changes a password. On other databases than PostgreSQL it does
+    The stores do this in each transaction that writes. Call this at the start of your own transactions that end
+    access: that disable a user, end a session or change a password. On databases other than PostgreSQL it does
     nothing: their durability is a setting of the server, or of the connection (:func:`prepare_sqlite`). With an
     asynchronous connection: `await connection.run_sync(commit_durably)`.
 
     Args:
-        connection: In a transaction.
+        connection: A connection in a transaction.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(_COMMIT_DURABLY)
@@ -122,26 +122,26 @@ def commit_durably(connection: Connection) -> None:
 
 _STANDBY: Final = "in_hot_standby"
 
-# MariaDB and MySQL have no sure sign of a replica. It is run read-only, and a server that is cannot be revoked on.
+# MariaDB and MySQL have no sure sign of a replica. But replicas are read-only, and a read-only server cannot revoke keys.
 _READ_ONLY: Final = text("SELECT CONCAT_WS(',', @@global.read_only, @@global.innodb_read_only)")
 _WRITABLE: Final = frozenset({"0", "OFF"})
 
 
 class StandbyError(ConnectionError):
-    """The database at the other end is a standby, which is never read: it may not know of a revocation yet."""
+    """The database is a standby, which is never read: it may lack a revocation."""
 
 
 def check_primary(driver: Any) -> None:
-    """Refuse a connection of PostgreSQL whose server has reported that it is a standby.
+    """Refuse a PostgreSQL connection whose server has reported itself as a standby.
 
-    PostgreSQL 14 and later report it on connecting and when it changes, so this needs no round trip. An older server,
-    and a driver that does not keep what it reports, are not noticed.
+    PostgreSQL 14 and later report this on connecting and when it changes, so no round trip is needed. With an older server,
+    or a driver that does not keep the report, a standby is not noticed.
 
     Args:
         driver: A connection of psycopg, psycopg2 or asyncpg.
 
     Raises:
-        StandbyError: It leads to a standby.
+        StandbyError: The server is a standby.
     """
     if hasattr(driver, "info"):
         status = driver.info.parameter_status(_STANDBY)
@@ -151,18 +151,18 @@ def check_primary(driver: Any) -> None:
         return
     if status == "on":
         raise StandbyError(
-            "The database is a hot standby, which may not have the latest revocations. Connect to the primary: name its"
-            " host alone, or add target_session_attrs=read-write (asyncpg: primary) to the URL."
+            "The database is a hot standby, which may lack the latest revocations. Connect to the primary: name only its"
+            " host, or add target_session_attrs=read-write (asyncpg: primary) to the URL."
         )
 
 
 def check_primary_of(connection: Connection) -> None:
-    """Refuse a connection that leads to a standby, and keep the pool from handing it out again.
+    """Refuse a connection to a standby, and remove it from the pool.
 
-    PostgreSQL is asked nothing: see :func:`check_primary`. MariaDB and MySQL are asked whether they are read-only.
+    PostgreSQL needs no query: see :func:`check_primary`. MariaDB and MySQL are asked whether they are read-only.
 
     Raises:
-        StandbyError: It leads to a standby.
+        StandbyError: The server is a standby.
     """
     try:
         match connection.dialect.name:
@@ -180,37 +180,37 @@ def check_primary_of(connection: Connection) -> None:
 def _check_writable(connection: Connection) -> None:
     if not _WRITABLE.issuperset(str(connection.scalar(_READ_ONLY)).split(",")):
         raise StandbyError(
-            "The database is read-only, as a replica is, which may not have the latest revocations. Connect to the"
-            " primary, or set read_only and innodb_read_only to OFF if it is one."
+            "The database is read-only, like a replica, which may lack the latest revocations. Connect to the"
+            " primary, or set read_only and innodb_read_only to OFF if this is the primary."
         )
 
 
 CANCEL_SECONDS: Final = 0.25
-"""How long a cancel request may take, and what it cancels afterwards."""
+"""The time limit of a cancel request, and then of the cancelled statement."""
 
 
 class Use:
-    """One use of the database, from checking a connection out of the pool until it is back.
+    """A use of the database, from checking a connection out of the pool to checking it in.
 
     Attributes:
-        driver: The driver's connection that is in use; None before there is one, and once it is back in the pool.
-        is_late: Whether its deadline has passed.
+        driver: The driver's connection in use; None before checking out and after checking in.
+        is_late: True if its deadline has passed.
     """
 
     def __init__(self) -> None:
         self.driver: Any = None
         self.is_late = False
-        # A connection that is back in the pool must not be shut down.
+        # A connection in the pool must not be shut down.
         self._lock = threading.Lock()
 
     def check(self) -> None:
-        """Raise `TimeoutError` if it is late: it begins nothing more."""
+        """Raise `TimeoutError` if this use is late, so that it begins nothing more."""
         if self.is_late:
             raise no_answer()
 
     @contextmanager
     def of(self, driver: Any) -> Generator[None]:
-        """The connection is in use for the length of a block."""
+        """Register the connection during a block."""
         before, self.driver = self.driver, driver
         try:
             yield
@@ -219,27 +219,27 @@ class Use:
                 self.driver = before
 
     def shut_down(self) -> bool:
-        """Shut the socket of the connection down, if one is in use; returns whether there is one."""
+        """Shut the socket of the connection down, if one is in use; returns True in that case."""
         with self._lock:
             fileno = getattr(self.driver, "fileno", None)
             if fileno is None:
                 return False
-            # A connection that is closed has none any more.
+            # A closed connection has no socket.
             with suppress(Exception), socket.socket(fileno=os.dup(fileno())) as end:
                 end.shutdown(socket.SHUT_RDWR)
             return True
 
 
 CURRENT: Final[ContextVar[Use | None]] = ContextVar("msk_auth_use", default=None)
-"""The use that the running code is part of."""
+"""The use of the running code."""
 
 
 @contextmanager
 def in_use(connection: Connection) -> Generator[None]:
-    """Make a connection that of the current use for the length of a block, if there is a use.
+    """Register a connection with the current use during a block, if there is a use.
 
-    psycopg prepares nothing meanwhile. It numbers prepared statements on every connection alike, and behind a pooler that
-    mixes connections another one's statement would answer.
+    psycopg prepares no statements meanwhile. It numbers prepared statements alike on every connection, and behind a pooler that
+    mixes connections another connection's statement would answer.
     """
     driver: Any = connection.connection.driver_connection
     use, threshold = CURRENT.get(), getattr(driver, "prepare_threshold", None)
@@ -258,7 +258,7 @@ def in_use(connection: Connection) -> Generator[None]:
 
 
 def is_late() -> bool:
-    """Whether the deadline of the current use has passed."""
+    """True if the deadline of the current use has passed."""
     use = CURRENT.get()
     return use is not None and use.is_late
 
@@ -272,7 +272,7 @@ def no_turn() -> TimeoutError:
 
 
 def can_cancel(driver: Any) -> bool:
-    """Whether a query of this connection can be cancelled on the server in bounded time (psycopg with libpq 17)."""
+    """True if a query of this connection can be cancelled on the server in bounded time (psycopg with libpq 17)."""
     if not hasattr(driver, "cancel_safe"):
         return False
     import psycopg

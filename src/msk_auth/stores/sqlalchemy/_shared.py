@@ -1,4 +1,4 @@
-"""What both stores do, with a blocking connection: in a thread, or in a greenlet of an event loop."""
+"""The shared part of both stores, with a blocking connection: in a thread, or in a greenlet of an event loop."""
 
 from __future__ import annotations
 
@@ -33,49 +33,50 @@ T = TypeVar("T")
 E = TypeVar("E", Engine, AsyncEngine)
 
 Work: TypeAlias = Callable[[Connection], T]
-"""What is done with a connection."""
+"""Work with a connection."""
 
 REGISTER_SECONDS: Final = 1.0
-"""How long a verification may wait for the register of leases; it can do without, and has yet to read the key."""
+"""How long a verification may wait for the register of leases, which is optional, before it reads the key."""
 
 MAX_STALE: Final = 16
-"""How many closed connections of the pool one read may come across: where SQLAlchemy notices, it discards all at once."""
+"""The maximum number of closed pooled connections in one read: if SQLAlchemy notices one, it discards all."""
 
 _TOUCHES_AT_ONCE: Final = 500
-"""How many keys one transaction touches: no revocation waits long for one of them."""
+"""The number of keys that a transaction touches: no revocation waits long for one of them."""
 
 _DEFAULT_TABLE: Final = api_key_table(MetaData())
-"""One for all stores: an engine keeps compiled statements by their table, so those of one store serve the next."""
+"""Shared by all stores: an engine caches compiled statements by table, so the statements of one store serve the next."""
 
 
 class Turns(Protocol):
     """Lets writers take turns."""
 
     def take(self, seconds: float) -> AbstractContextManager[None]:
-        """Wait for a turn for so long at most, and have it for the length of a block."""
+        """Wait for a turn, at most this long, and keep it during a block."""
         ...
 
 
 class SharedStore:
-    """What both stores do in the same way.
+    """The common base of both stores.
 
-    Reads are single statements outside of a transaction: they see what was committed last, at whatever isolation
-    the application works, and take one round trip.
+    Reads are single statements outside of a transaction: they see the last commit, at any isolation level of
+    the application, and take one round trip.
 
     Writers of SQLite take turns within their process. The database would let only one of them write anyway, and
-    makes the others look again after longer and longer pauses, in no order.
+    lets the others retry after longer and longer pauses, in no order.
 
-    A read that finds its pooled connection closed, by a server that was restarted for example, is made once more.
+    A read that finds its pooled connection closed, by a restarted server for example, is retried once.
 
     Args:
-        get_engine: Returns the engine of the moment.
-        table: Of the keys; None means the one of the default name.
-        turns: Of the writers.
+        get_engine: Returns the current engine.
+        table: The table of keys; None means the table with the default name.
+        turns: The turns of writers.
         outside_forks: A block during which no other thread forks, on SQLite.
 
     Attributes:
-        read_seconds: How long a read may take.
-        write_seconds: How long a write may take: on SQLite waiting for the writers of its own process, else the whole of it.
+        read_seconds: The time limit of a read.
+        write_seconds: The time limit of a write: on SQLite of waiting for other writers of the process, otherwise of the whole
+            write.
     """
 
     read_seconds: float = READ_SECONDS
@@ -103,9 +104,9 @@ class SharedStore:
         return self._bound_operations
 
     def _bind(self) -> Engine:
-        """Prepare for the engine of the moment, unless that was done.
+        """Prepare for the current engine, once.
 
-        One thread prepares, and the others wait: an engine whose events are set up while another thread connects fails
+        One thread prepares, and the others wait: setting up an engine's events while another thread connects would fail
         that thread.
         """
         engine = self._get_engine()
@@ -118,7 +119,7 @@ class SharedStore:
     def _prepare(self, engine: Engine) -> None:
         self._bound_operations = KeyOperations(self._table, engine.dialect.name)
         self._is_sqlite = engine.dialect.name == "sqlite"
-        # A database in memory is one connection for all: a reader that ends its transaction ends that of a writer too.
+        # A database in memory is one shared connection: a reader that ends its transaction ends a writer's too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
         self._reader: SQLiteReader | None = None
         if self._is_sqlite:
@@ -138,21 +139,21 @@ class SharedStore:
         engine = self._engine
         if engine is None:
             return
-        # A database in memory is its connection: a child goes on with its copy.
+        # A database in memory is its connection: a child continues with its copy.
         is_one_connection = isinstance(engine.pool, StaticPool | SingletonThreadPool)
         if is_one_connection and engine.dialect.name == "sqlite":
             return
-        # As SQLAlchemy advises for a forked child. What the pool holds is not closed either: it is the parent's.
+        # As SQLAlchemy advises for a forked child. The pool's connections stay open: they are the parent's.
         abandon(engine.pool)
         engine.dispose(close=False)
 
     def _bounded(self, seconds: float) -> float | None:
-        """How long a use of the database may take; on SQLite there is no server that could fall silent."""
+        """The time limit of a use of the database; on SQLite no server can fall silent."""
         self._bind()
         return None if self._is_sqlite else seconds
 
     def _read_now(self, work: Work[T]) -> T:
-        """Read with one statement; once more if the pool's connection turns out to be closed."""
+        """Read with one statement; retry once if the pool's connection turns out to be closed."""
         for _ in range(MAX_STALE):
             try:
                 return self._read_once(work)
@@ -164,7 +165,7 @@ class SharedStore:
     def _read_once(self, work: Work[T]) -> T:
         with self._connect("AUTOCOMMIT", takes_turn=self._is_one_connection) as connection:
             answer = work(connection)
-            # Afterwards: the reports of the server have arrived with its answer.
+            # Afterwards: the server's reports have arrived with its answer.
             check_primary_of(connection)
             return answer
 
@@ -198,16 +199,16 @@ class SharedStore:
                         yield _isolated(connection, isolation)
             finally:
                 if is_late():
-                    # Its socket may be shut down, also behind an answer that came in the end, and SQLAlchemy does not know.
+                    # The socket may be shut down, even after a late answer, and SQLAlchemy does not know.
                     connection.invalidate()
 
     def _was_stale(self, error: Exception) -> bool:
-        """Whether a pooled connection turned out to be closed, in time for another one. It is not in the pool any more."""
+        """True if a pooled connection turned out to be closed, in time for another. It has left the pool."""
         if is_late():
             return False
         if isinstance(error, DBAPIError):
             return error.connection_invalidated
-        # Of `_isolated`, where SQLAlchemy lets the driver's error through.
+        # From `_isolated`, where SQLAlchemy does not wrap the driver's error.
         return isinstance(error, cast("Any", self._derived.dialect.dbapi).Error)
 
     def _close(self) -> None:
@@ -216,8 +217,8 @@ class SharedStore:
 
 
 def _isolated(connection: Connection, level: str) -> Connection:
-    # Not by an option of the engine: what ends a checkout while the engine's options are applied, an error or the
-    # cancellation of a request, leaves the connection to the garbage collector, and the pool is one connection short.
+    # Not by an option of the engine: if an error or a cancellation ends a checkout while the engine's options are applied,
+    # the connection is left to the garbage collector, and the pool has one connection less.
     try:
         return connection.execution_options(isolation_level=level)
     except Exception:
@@ -226,7 +227,7 @@ def _isolated(connection: Connection, level: str) -> Connection:
 
 
 def getter(engine: E | Callable[[], E], kind: type[E]) -> Callable[[], Engine]:
-    """A function that returns the engine of the moment; of an asynchronous one the blocking engine in it."""
+    """A function that returns the current engine; for an asynchronous engine its blocking engine."""
     if callable(engine):
         return lambda: _checked(engine(), kind)
     given = _checked(engine, kind)
@@ -243,7 +244,7 @@ def _checked(engine: object, kind: type[Engine] | type[AsyncEngine]) -> Engine:
 
 
 def batches(last_used: Mapping[str, datetime]) -> Iterator[Sequence[tuple[str, datetime]]]:
-    # In one order everywhere: two processes that flush the same keys wait for each other instead of deadlocking.
+    # In the same order everywhere: two processes that flush the same keys wait for each other instead of deadlocking.
     ordered = sorted(last_used.items())
     for start in range(0, len(ordered), _TOUCHES_AT_ONCE):
         yield ordered[start : start + _TOUCHES_AT_ONCE]

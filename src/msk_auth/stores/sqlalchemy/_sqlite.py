@@ -1,4 +1,4 @@
-"""What is particular to SQLite: how a connection is set up, how a write begins, forks, and the short way of reading."""
+"""SQLite: the setup of connections, the beginning of writes, forks, and fast reads without SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _PAUSE_SECONDS: Final = 0.005
 
 _CLOCK: Final = SystemClock()
 
-# The patience comes first: changing the journal mode may itself have to wait. With WAL, readers and a writer do not wait for each
-# other. A commit is on the disk when it returns; in WAL mode NORMAL would lose the last ones with the power.
+# The busy timeout comes first: changing the journal mode may have to wait. With WAL, readers and a writer do not wait for each
+# other. A commit is on the disk when it returns; in WAL mode NORMAL would lose the last commits in a power failure.
 _PRAGMAS: Final = f"""
     PRAGMA busy_timeout = {_PATIENCE_SECONDS * 1000:.0f};
     PRAGMA journal_mode = WAL;
@@ -47,17 +47,17 @@ _PRAGMAS: Final = f"""
 
 
 _FORK_SECONDS: Final = 3.0
-"""How long a fork may wait: less than SQLite waits for a lock, so that no write fails because of a fork."""
+"""How long a fork may wait: less than SQLite's wait for a lock, so that no write fails because of a fork."""
 
 
 class _ForkGate:
     """Delays a fork until no other thread is inside SQLite.
 
-    A child has a copy of the mutexes of SQLite's library, and of its table of the files that the process has locked. What
-    another thread held at the moment of the fork stays held in the child for good: its reads would hang, and its writes
-    find the database locked. So the thread that forks waits, and holds `lock` until it has forked.
+    A child has a copy of the mutexes of SQLite's library, and of its table of locked files. A lock that another thread
+    held during the fork stays locked in the child for good: its reads would hang, and its writes
+    find the database locked. So the forking thread waits, and holds `lock` until it has forked.
 
-    A fork waits for :data:`_FORK_SECONDS` at most, and not for what its own thread has begun.
+    A fork waits for :data:`_FORK_SECONDS` at most, and not for its own thread.
 
     Attributes:
         lock: Held for one short read, which then needs no :meth:`inside`. A thread may acquire it again, since a signal
@@ -80,9 +80,9 @@ class _ForkGate:
 
     @contextmanager
     def inside(self) -> Generator[None]:
-        """Let no other thread fork meanwhile."""
+        """A block during which no other thread forks."""
         thread = threading.get_ident()
-        # In a child that this thread forks meanwhile, both are new ones.
+        # In a child that this thread forks meanwhile, both attributes are new objects.
         changed, inside = self._changed, self._inside
         with changed:
             changed.wait_for(lambda: self._forking == 0 or thread in inside)
@@ -109,23 +109,23 @@ class _ForkGate:
 
 
 FORK_GATE: Final = _ForkGate()
-"""One for the process, because SQLite's mutexes are. What does not go through the store does not go through it."""
+"""One for the process, like SQLite's mutexes. Only the store's calls pass it."""
 
 
 def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
-    """Set up every connection that an engine will make as a server should: WAL, durable, patient, foreign keys.
+    """Set up new connections of an engine for a server: WAL, durable commits, a busy timeout, foreign keys.
 
-    Call it once, before the engine is used. The stores are right without it too, only slower.
+    Call this once, before the engine is used. Without it the stores are correct, only slower.
 
     Args:
-        engine: Of a SQLite database in a file.
+        engine: An engine for an SQLite database in a file.
     """
 
     @event.listens_for(_sync(engine), "connect")
     def _set_up(connection: Any, _record: object) -> None:
         _retry_while_busy(connection, _PRAGMAS)
 
-    del _set_up  # the event holds it
+    del _set_up  # the event references it
     choose_connection_class(_sync(engine))
 
 
@@ -155,10 +155,10 @@ class _Connection(sqlite3.Connection):
 
     A cancelled request ends between the steps of a statement, and SQLAlchemy closes its connection. Python leaves the
     statement to the garbage collector, and SQLite keeps the connection and its locks until then: the next write would
-    wait for garbage.
+    wait for the garbage collector.
 
-    An asynchronous driver calls SQLite in a thread of its own, which ends each call whatever the event loop does. It does
-    not end a transaction while the thread of the event loop forks, so a fork waits for calls here.
+    An asynchronous driver calls SQLite in its own thread, which ends each call independently of the event loop. It cannot
+    end a transaction while the event loop's thread forks, so a fork waits only for calls.
     """
 
     @_outside_forks
@@ -176,7 +176,7 @@ class _Connection(sqlite3.Connection):
 
     @_outside_forks
     def close(self) -> None:
-        # The driver may close a connection again, whose cursors would then refuse it.
+        # The driver may close a connection twice, and closed cursors would refuse.
         cursors = list(self._cursors)
         self._cursors.clear()
         for cursor in cursors:
@@ -185,9 +185,9 @@ class _Connection(sqlite3.Connection):
 
 
 def choose_connection_class(engine: Engine) -> None:
-    """Have an asynchronous engine make connections of :class:`_Connection`.
+    """Let an asynchronous engine make connections of :class:`_Connection`.
 
-    Those of an engine with `async_creator` are the application's to make, and stay as it makes them.
+    An engine with `async_creator` keeps the application's connections.
     """
     # Once for all stores on the engine.
     if engine.driver == "aiosqlite" and not event.contains(engine, "do_connect", _choose_class):
@@ -201,17 +201,17 @@ def _choose_class(
 
 
 def _retry_while_busy(connection: Any, pragmas: str) -> None:
-    """Execute pragmas, again and again for as long as others are in the way.
+    """Execute pragmas, and retry while the database is busy.
 
-    SQLite waits for a lock, and still refuses at once where two that change the journal mode at the same moment would
-    wait for each other. Processes that start together on a new file do just that.
+    SQLite waits for a lock, but refuses at once if two connections that change the journal mode would
+    wait for each other, such as in processes that start together on a new file.
     """
     deadline = _CLOCK.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
             _execute_script(connection, pragmas)
         except sqlite3.OperationalError as error:
-            # The extended code has more in its upper bits; an error of the driver's own has none.
+            # The extended code has more in its upper bits; the driver's own errors have no code.
             is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
             if not is_busy or _CLOCK.monotonic() >= deadline:
                 raise
@@ -221,7 +221,7 @@ def _retry_while_busy(connection: Any, pragmas: str) -> None:
 
 
 def _execute_script(connection: Any, script: str) -> None:
-    """Execute statements that return nothing of interest. An asynchronous driver changes threads once for all of them."""
+    """Execute statements without results. An asynchronous driver changes threads only once for all of them."""
     if isinstance(connection, AdaptedConnection):
         connection.run_async(lambda driver: driver.executescript(script))
     else:
@@ -229,9 +229,9 @@ def _execute_script(connection: Any, script: str) -> None:
 
 
 def begin_immediate(connection: Connection) -> None:
-    """Begin a transaction that may write, unless the application's engine has begun one already.
+    """Begin a transaction that may write, unless the application's engine has already begun one.
 
-    A transaction that the engine began may be a deferred one. It becomes a writer with the first statement of the
+    The engine's transaction may be deferred. It becomes a writer with the first statement of the
     operation, which is a write (rule 3 of `_operations`).
     """
     driver: Any = connection.connection.driver_connection
@@ -240,17 +240,17 @@ def begin_immediate(connection: Connection) -> None:
 
 
 class ReplacedFileError(OSError):
-    """The database file was replaced under an open connection, which would read and write the old one."""
+    """The database file was replaced under an open connection, which would read and write the old file."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"The database file {path!r} was replaced while a connection had it open, as by restoring a backup."
+            f"The database file {path!r} was replaced while a connection had it open, for example by restoring a backup."
             " The pool was renewed: try again."
         )
 
 
 def note_file(engine: Engine) -> None:
-    """Have each new connection of an engine note which file it opened, for :func:`check_file`."""
+    """Let each new connection of an engine record its file, for :func:`check_file`."""
     # Once for all stores on the engine.
     if not event.contains(engine, "connect", _note_file):
         event.listen(engine, "connect", _note_file)
@@ -260,7 +260,7 @@ def _note_file(connection: Any, record: Any) -> None:
     cursor = connection.cursor()
     try:
         cursor.execute("PRAGMA database_list")
-        # In memory, or a temporary one, it has no path.
+        # A database in memory, or a temporary database, has no path.
         paths = [path for _, name, path in cursor.fetchall() if name == "main" and path]
     finally:
         cursor.close()
@@ -268,20 +268,20 @@ def _note_file(connection: Any, record: Any) -> None:
 
 
 def check_file(connection: Connection) -> str | None:
-    """Refuse a connection whose file is not the one of that name any more, and renew the pool.
+    """Refuse a connection whose file was replaced, and renew the pool.
 
     Returns:
-        Where the file is; None if the database is in memory, or a temporary one.
+        The path of the file; None for a database in memory, or a temporary database.
 
     Raises:
-        ReplacedFileError: It was replaced. What is written through the connection would be lost.
+        ReplacedFileError: The file was replaced. Writes through the connection would be lost.
     """
     if _OPENED not in connection.info:
-        # It was opened before the store was made.
+        # The connection was opened before the store was made.
         _note_file(connection.connection, connection)
     opened: tuple[str | None, tuple[int, int] | None] = connection.info[_OPENED]
     path, file = opened
-    # A file that is gone is the engine's affair.
+    # The engine handles a missing file.
     if path is not None and _identity(path) not in {file, None}:
         connection.invalidate()
         connection.engine.dispose()
@@ -301,7 +301,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 BELIEF_SECONDS: Final = 0.001
-"""How long a check of the file's identity holds.
+"""How long a check of the file's identity is valid.
 
 A check for each read would cost a busy process a tenth of a verification. An operator cannot restore a backup, open it and
 durably revoke a key in it within this time.
@@ -309,39 +309,39 @@ durably revoke a key in it within this time.
 
 
 class SQLiteReader:
-    """Reads on a connection of its own, in the calling thread: in microseconds, where an asynchronous driver takes 300.
+    """Reads on a separate connection, in the calling thread: in microseconds, where an asynchronous driver takes 300.
 
-    The calling thread may be the event loop's: handing the work to a thread and back takes longer than the work. It
-    never waits there: the busy timeout is 0, and whenever anything is in doubt it raises :class:`FastPathUnavailable`
-    and the store reads as usual.
+    The calling thread may be the event loop's: passing the work to a thread and back takes longer than the work. The reader
+    never waits: the busy timeout is 0, and in any doubt it raises :class:`FastPathUnavailable`
+    and the store reads through SQLAlchemy.
 
-    It sees what was committed last, because each read is its own transaction, ended when it returns. It is not
-    used for databases in memory, which belong to one connection. A file that was replaced, by restoring a backup,
-    is noticed within :data:`BELIEF_SECONDS` and opened anew. A forked child opens a connection of its own.
+    Each read sees the last commit, because it is its own transaction. The reader is not
+    used for databases in memory, which belong to one connection. A file that was replaced by a restored backup
+    is noticed within :data:`BELIEF_SECONDS` and opened again. A forked child opens its own connection.
 
     Args:
         table: The table of keys.
-        dialect: Of the engine, for what the types of the application's statements mean.
+        dialect: The engine's dialect, for the types of the application's statements.
     """
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
-        # One connection for all threads, under the lock of the gate: it is held for microseconds, and a thread's own
-        # would outlive the thread.
+        # One connection for all threads, under the lock of the gate, which is held for microseconds: a connection for each
+        # thread would outlive the thread.
         self._connection: sqlite3.Connection | None = None
-        # The same one, for statements of the application.
+        # The same connection, for statements of the application.
         self._statements: Connection | None = None
         self._file: tuple[int, int] | None = None
         self._believed_until = 0.0
         self._path: str | None = None
         self._is_closed = False
         self._dialect = dialect
-        # SQLAlchemy would make two more parameters of the limit.
+        # SQLAlchemy would add two parameters for the limit.
         qmark = sqlite.dialect(paramstyle="qmark")
         self._sql = f"{select_from_id(table).compile(dialect=qmark)} LIMIT 1"
         after_fork_in_child(self._renew)
 
     def locate(self, path: str | None) -> None:
-        """Use this file, which the engine has open: its URL may name another. None if the database has no file."""
+        """Use the file that the engine has opened: its URL may name another. None if the database has no file."""
         if not self._is_closed:
             self._path = path
 
@@ -349,19 +349,19 @@ class SQLiteReader:
         """The record with this id, or None if there is none.
 
         Raises:
-            FastPathUnavailable: This way does not give an answer.
+            FastPathUnavailable: Read through SQLAlchemy instead.
         """
         with self._opened() as connection:
-            # By the bare driver, which takes a third of the time. To the end of the result: a statement left in its
-            # middle keeps its transaction open.
+            # With the bare driver, which takes a third of the time. To the end of the result: an unfinished statement
+            # keeps its transaction open.
             rows = connection.execute(self._sql, (key_id,)).fetchall()
         return first_record(rows, key_id)
 
     def read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[Any]:
-        """The rows of a statement that selects few of them by an index.
+        """The rows of a statement that selects few rows by an index.
 
         Raises:
-            FastPathUnavailable: As :meth:`find`.
+            FastPathUnavailable: As for :meth:`find`.
         """
         with self._opened() as connection:
             if self._statements is None:
@@ -376,7 +376,7 @@ class SQLiteReader:
             self._is_closed, self._path = True, None
             self._drop()
 
-    # The default argument is still there when the interpreter ends and this module's names are gone.
+    # The default argument still exists at the interpreter's end, when this module's names are gone.
     def __del__(self, gate: _ForkGate = FORK_GATE) -> None:
         with gate.lock:
             self._drop()
@@ -403,7 +403,7 @@ class SQLiteReader:
         if connection is None or file != self._file:
             self._drop()
             connection = sqlite3.connect(
-                # Existing files only. It may write, so that it can remove the WAL if it is the last to close.
+                # Only existing files. Writable, so that the last connection to close can remove the WAL.
                 f"file:{quote(path)}?mode=rw",
                 uri=True,
                 timeout=0,
@@ -425,7 +425,7 @@ class SQLiteReader:
             connection.close()
 
     def _renew(self) -> None:
-        """Open anew in a forked child: a connection of SQLite works in the process that opened it alone.
+        """Open a new connection in a forked child: an SQLite connection works only in the process that opened it.
 
         Closing it here could end the parent's locks ("How To Corrupt An SQLite Database File", section 2.6).
         """

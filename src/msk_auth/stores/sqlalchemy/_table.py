@@ -1,7 +1,7 @@
-"""The tables, and what their rows mean: one of keys, and a small one of numbers that processes share.
+"""The tables and their rows: a table of keys, and a small table of numbers that processes share.
 
-Their columns are of SQLAlchemy's own types, so that a migration that alembic generates from them runs as it is and
-imports nothing of the library. A record becomes a row here, and a row a record, whichever way it is read.
+Their columns have SQLAlchemy's own types, so that a migration that alembic generates from them runs unedited and
+imports nothing from the library. This module converts records to rows and rows to records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from msk_auth.core.model import ApiKey
 _MAX_ID: Final = 64
 _REGISTERS: Final = "_registers"
 
-# Without it MariaDB and MySQL take the server's default, which may know no emoji and no transactions.
+# Without these options MariaDB and MySQL use the server's default, which may support neither emoji nor transactions.
 _MYSQL: Final[dict[str, Any]] = {
     f"{dialect}_{option}": value
     for dialect in ("mysql", "mariadb")
@@ -48,14 +48,13 @@ _MYSQL: Final[dict[str, Any]] = {
 
 
 def _exact_text(length: int) -> String:
-    """Text that is compared by code point: ids that differ in case, or in an accent, are different.
+    """A text type that is compared by code point: ids that differ in case, or in an accent, are different.
 
-    PostgreSQL would sort by the rules of a language, and MariaDB and MySQL would ignore case. `utf8mb4_bin` is the one
-    collation that MariaDB and MySQL both have; it ignores spaces at the end, which the operations therefore compare
-    themselves.
+    PostgreSQL would sort by the rules of a language, and MariaDB and MySQL would ignore case. `utf8mb4_bin` is the only such
+    collation of both MariaDB and MySQL; it ignores trailing spaces, so the operations compare them.
 
     Args:
-        length: How many characters it may have.
+        length: The maximum number of characters.
     """
     return (
         String(length)
@@ -68,8 +67,8 @@ def _exact_text(length: int) -> String:
 def _declared(field: KeyField) -> Column[Any]:
     """The column of a field of a key. NULL is the field's empty value.
 
-    All times are whole microseconds since the Unix epoch: a number compares, sorts and indexes alike in every database, where
-    their own types differ in precision and in what they make of a time zone. A set is a JSON array.
+    All times are whole microseconds since the Unix epoch: a number compares, sorts and indexes alike in every database, but
+    their own types differ in precision and in the handling of time zones. A set is a JSON array.
     """
     types: dict[FieldKind, Any] = {
         FieldKind.ID: _exact_text(field.length),
@@ -85,25 +84,25 @@ def _declared(field: KeyField) -> Column[Any]:
 def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
     """Add the library's tables to a metadata.
 
-    Beside the keys there are their registers (`<name>_registers`), numbers that processes share: whose turn it is to add a
-    key for an owner, and which leases are in use.
+    The second table has registers (`<name>_registers`), numbers that processes share: turns for adding an owner's keys, and
+    the leases in use.
 
     Args:
-        metadata: Of the application, whose migrations then make these tables with its own.
-        name: Of the table of keys.
+        metadata: The application's metadata, whose migrations then make these tables with its own.
+        name: The name of the table of keys.
 
     Returns:
-        The table of keys, to be handed to a store.
+        The table of keys, to pass to a store.
     """
     table = Table(
         name,
         metadata,
         *(_declared(field) for field in KEY_FIELDS),
-        # A page of a listing is read off this one from its end, past no deleted key.
+        # Serves listings by a backward scan, without reading deleted keys.
         Index(f"ix_{name}_listed", "owner_id", "deleted_at", "created_at", "id"),
-        # The active ones are two stretches of this one (no expiry, and a later one), past no ended key.
+        # Active keys are two ranges of this index (no expiry, and a later one), without ended keys.
         Index(f"ix_{name}_active", "owner_id", "revoked_at", "expires_at", "created_at", "id"),
-        # The keys whose end is to be announced are the beginnings of a few stretches of this one.
+        # Keys due for an announcement are at the beginnings of a few ranges of this index.
         Index(f"ix_{name}_expiring", "announced_days", "revoked_at", "expires_at", "id"),
         **_MYSQL,
     )
@@ -118,7 +117,7 @@ def api_key_table(metadata: MetaData, name: str = "msk_auth_api_keys") -> Table:
 
 
 def registers_of(table: Table) -> Table:
-    """The registers that belong to a table of keys.
+    """The registers of a table of keys.
 
     Raises:
         ConfigurationError: The table was not made by :func:`api_key_table`.
@@ -126,7 +125,7 @@ def registers_of(table: Table) -> Table:
     registers = table.metadata.tables.get(f"{table.key}{_REGISTERS}")
     if registers is None:
         raise ConfigurationError(
-            f"The table {table.key!r} has no table {table.key + _REGISTERS!r} beside it: make it with api_key_table(metadata)."
+            f"The table {table.key!r} has no table {table.key + _REGISTERS!r}: make both with api_key_table(metadata)."
         )
     return registers
 
@@ -136,14 +135,14 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class FastPathUnavailable(Exception):
-    """The short way is not open at the moment; the long one through SQLAlchemy is."""
+    """Raised to fall back to SQLAlchemy."""
 
 
 def select_from_id(table: Table) -> Select[Any]:
-    """The rows from the id `key_id` on, of which a look-up takes the first.
+    """The rows from the id `key_id` on, of which a look-up reads the first.
 
-    It is the one with this id or, if there is none, the next one. So the database does the same whether there is such a
-    key or not: it goes down its index and reads a row. Equal time does not show which ids exist.
+    The first row has this id or, if no row has, the next id. So the database does the same work for existing and unknown ids:
+    it searches its index and reads a row. Equal time does not reveal which ids exist.
     """
     return select(*table.c).where(table.c.id >= bindparam("key_id")).order_by(table.c.id)
 
@@ -152,7 +151,7 @@ def id_of(statement: Select[Any]) -> ColumnElement[str]:
     """The column `id` of a statement.
 
     Raises:
-        ConfigurationError: It has none, or one that is no text.
+        ConfigurationError: The statement has no column `id`, or it is not text.
     """
     column = statement.selected_columns.get("id")
     if column is None or not isinstance(column.type, String):
@@ -166,16 +165,16 @@ def first_record(rows: Sequence[Sequence[Any]], key_id: str) -> ApiKey | None:
     """The record with this id, None if the first row is another's, in the same time.
 
     Args:
-        rows: The first one that :func:`select_from_id` finds, if there is one.
+        rows: The first row of :func:`select_from_id`, if any.
         key_id: The id.
     """
-    # No row, where every key comes before this id, or where there are no keys.
+    # No row if all keys come before this id, or there are no keys.
     record = read_record(rows[0] if rows else _DECOY)
     return record if record.id == key_id else None
 
 
 def records(rows: Sequence[Sequence[Any]], count: int) -> list[ApiKey]:
-    """The records in the rows, in the time that it takes to make as many as were looked for."""
+    """The records in the rows, in the time for `count` records."""
     found = [read_record(row) for row in rows]
     for _ in range(count - len(rows)):
         read_record(_DECOY)
@@ -183,16 +182,16 @@ def records(rows: Sequence[Sequence[Any]], count: int) -> list[ApiKey]:
 
 
 def read_record(row: Sequence[Any]) -> ApiKey:
-    """The record that a row of the table of keys holds.
+    """The record in a row of the table of keys.
 
-    For queries of your own, such as a join with your users: `read_record(row)` of `select(*api_keys.c)`.
+    For your own queries, such as a join with your users: `read_record(row)` of `select(*api_keys.c)`.
 
     Args:
-        row: The columns of the table in its order: a row of SQLAlchemy, or what a driver returned.
+        row: The columns of the table in order: a row of SQLAlchemy or of a driver.
 
     Raises:
-        ValueError: The scopes, labels or networks are not what the library writes. A key of which it is not known what it
-            may do, or where, must not be accepted.
+        ValueError: The library did not write these scopes, labels or networks. A key with unknown permissions or networks
+            must not be accepted.
 
     Returns:
         The record. Its times are in UTC.
@@ -205,7 +204,7 @@ def read_record(row: Sequence[Any]) -> ApiKey:
 
 
 def to_row(record: ApiKey) -> dict[str, Any]:
-    """The columns of a record, as they are stored.
+    """The stored columns of a record.
 
     Raises:
         ValueError: A time has no time zone.
@@ -214,7 +213,7 @@ def to_row(record: ApiKey) -> dict[str, Any]:
 
 
 def to_columns(update: KeyUpdate) -> dict[str, Any]:
-    """The columns of an update, as they are stored."""
+    """The stored columns of an update."""
     return {name: _column(FIELD_OF[name], value) for name, value in update.items()}
 
 
@@ -230,7 +229,7 @@ def to_microseconds(moment: datetime) -> int:
     """Microseconds since the Unix epoch.
 
     Raises:
-        ValueError: The moment has no time zone.
+        ValueError: The time has no time zone.
     """
     if moment.tzinfo is None:
         raise ValueError("A time without a time zone cannot be stored. Use datetime.now(UTC).")
@@ -238,13 +237,13 @@ def to_microseconds(moment: datetime) -> int:
 
 
 def from_microseconds(value: int) -> datetime:
-    """The moment, in UTC."""
-    return _EPOCH + timedelta(0, 0, value)  # by position: it is done for every record that is read
+    """The time, in UTC."""
+    return _EPOCH + timedelta(0, 0, value)  # by position, since it runs for every record read
 
 
 def _from_set(texts: frozenset[str]) -> str:
-    # JSON rather than words with spaces between, because a scope is any string of the application: one that holds a space
-    # must not come back as two.
+    # JSON rather than words separated by spaces, because a scope is any string of the application: a scope with a space
+    # must not become two.
     return json.dumps(sorted(texts), separators=(",", ":"))
 
 
@@ -261,14 +260,14 @@ _READERS: Final[dict[FieldKind, Callable[[Any], Any]]] = {
     FieldKind.MOMENT: from_microseconds,
     FieldKind.TEXTS: _parse_set,
 }
-# Where in a row each value is that is not stored as it is, what reads it, and what NULL means.
+# For each value that is converted: its position in a row, its reader, and the meaning of NULL.
 _READ: Final = tuple(
     (index, _READERS[field.kind], None if field.is_required else field.empty)
     for index, field in enumerate(KEY_FIELDS)
     if field.kind in _READERS
 )
 
-# What most keys look like.
+# The columns of most keys.
 _COMMON: Final[dict[str, Any]] = {
     "id": "",
     "name": "decoy",

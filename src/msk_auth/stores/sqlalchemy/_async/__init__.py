@@ -1,4 +1,4 @@
-"""One rule: the public classes are written here, once; what they do with a connection is in the modules beside this folder.
+"""One rule: the public classes are written here, once; modules beside this folder have the operations on a connection.
 
-`tools/generate_sync.py` generates `_sync` from it, but for `running`, which both halves have by hand.
+`tools/generate_sync.py` generates `_sync` from this folder, except `running`, which is written by hand in both halves.
 """

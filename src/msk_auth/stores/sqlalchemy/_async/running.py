@@ -1,4 +1,4 @@
-"""What truly differs between the asynchronous store and the blocking one; `_sync.running` has the same names."""
+"""The handwritten differences between the asynchronous and the blocking store; `_sync.running` has the same names."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ outside_forks: Final = nullcontext
 
 
 class Uses:
-    """The uses of the database by one store: each runs in a task of its own."""
+    """The uses of the database by a store, each in a separate task."""
 
     def __init__(self) -> None:
-        # All that have not ended, since a loop holds its tasks weakly. Those that end a use have none of their own.
+        # All running tasks, since a loop references its tasks weakly. Tasks that end a use have no use.
         self._tasks: dict[asyncio.Task[Any], Use | None] = {}
 
     async def within(self, seconds: float | None, work: Callable[[], T]) -> T:
-        """The result of code that uses a blocking connection of an asynchronous engine; when it is late, it is abandoned.
+        """The result of code that uses a blocking connection of an asynchronous engine; late code is abandoned.
 
-        If the caller is cancelled, the task goes on until the deadline: a driver that is cancelled may wait for its server for
-        as long again, and an old SQLAlchemy that is cancelled while it gives a connection back leaves it to the garbage
-        collector. Without a deadline it goes on for a moment: a hook of the application may wait for ever, and the other
-        writers with it.
+        If the caller is cancelled, the task continues until the deadline: a cancelled driver may wait for its server for
+        as long again, and an old SQLAlchemy that is cancelled while it returns a connection leaves it to the garbage
+        collector. Without a deadline the task continues only for a moment: a hook of the application may wait for ever, and the
+        other writers with it.
 
         Args:
-            seconds: How long it may take; None means that there is no server that could fall silent.
-            work: What to do. It gives its connection back when it fails.
+            seconds: The time limit; None means that no server can fall silent.
+            work: The code. It must return its connection when it fails.
 
         Raises:
-            TimeoutError: There is no result by then.
+            TimeoutError: There was no result in time.
         """
         use = Use()
         task = self._start(_use(use, work), use)
@@ -75,7 +75,7 @@ class Uses:
     async def end(self) -> None:
         """Let the uses on this event loop end, within moments.
 
-        The engine is about to be disposed of. What comes back afterwards returns to a pool that is not closed again.
+        The application is about to dispose of the engine. Connections that return afterwards would stay open in the pool.
         """
         loop = asyncio.get_running_loop()
         # A copy: another event loop may begin a use meanwhile.
@@ -97,18 +97,18 @@ class Uses:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
         if not task.cancelled():
-            # Perhaps no caller waits for it any more, and asyncio need not log it.
+            # Perhaps no caller waits for the exception, and asyncio need not log it.
             task.exception()
 
 
 async def _use(use: Use, work: Callable[[], T]) -> T:
     CURRENT.set(use)
-    # One greenlet for checking out, all statements and giving back: each costs a tenth of a read.
+    # One greenlet for checking out, all statements and checking in: each greenlet costs a tenth of a read.
     return await greenlet_spawn(work)
 
 
 async def _end(task: asyncio.Task[Any], use: Use, seconds: float) -> None:
-    """End a task that takes longer than this from now."""
+    """End a task after this time."""
     await asyncio.wait((task,), timeout=seconds)
     if task.done():
         return
@@ -119,12 +119,12 @@ async def _end(task: asyncio.Task[Any], use: Use, seconds: float) -> None:
         await asyncio.wait((task,), timeout=CANCEL_SECONDS)
     if use.shut_down():
         await asyncio.wait((task,), timeout=CANCEL_SECONDS)
-    # It waits for the pool, or for a hook of the application; or the driver ends what is cancelled by itself.
+    # The task waits for the pool, or for a hook of the application; or the driver ends when it is cancelled.
     task.cancel()
 
 
 class Turns:
-    """Lets the writers of an event loop take turns. The database keeps those of several loops apart."""
+    """Lets the writers of an event loop take turns. The database separates writers of several loops."""
 
     def __init__(self) -> None:
         # A lock belongs to one event loop.
@@ -134,10 +134,10 @@ class Turns:
 
     @contextmanager
     def take(self, seconds: float) -> Generator[None]:
-        """Wait for a turn, in a greenlet, and have it for the length of a block.
+        """Wait for a turn, in a greenlet, and keep it during a block.
 
         Raises:
-            TimeoutError: It took longer than `seconds`.
+            TimeoutError: The wait took longer than `seconds`.
         """
         turn = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         try:

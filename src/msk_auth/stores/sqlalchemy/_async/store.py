@@ -47,30 +47,29 @@ T = TypeVar("T")
 class AsyncSQLAlchemyKeyStore(SharedStore):
     """Keeps keys in a database, awaited on an event loop.
 
-    It implements :class:`~msk_auth.stores.AsyncKeyStore`, which describes most of its methods.
+    :class:`~msk_auth.stores.AsyncKeyStore` describes most of the methods.
 
-    It reads and writes through the engine's pool; on SQLite it reads keys on a connection of its own. A look-up that is not
-    answered within three seconds fails, and a write within ten: with an asynchronous engine always, with a blocking one if
-    the driver is psycopg or psycopg2. :func:`prepare_postgresql` has dead connections replaced sooner, and "Keep keys in a
-    database" has the settings of other drivers. A connection that reports a standby is not used.
+    The store reads and writes through the engine's pool; on SQLite it reads keys on a separate connection. A look-up without an
+    answer fails after three seconds, and a write after ten: with an asynchronous engine always, with a blocking engine if
+    the driver is psycopg or psycopg2. :func:`prepare_postgresql` replaces dead connections sooner, and "Keep keys in a
+    database" has the settings of other drivers. A connection to a standby is not used.
 
     Args:
-        engine: Of SQLite, PostgreSQL, MariaDB or MySQL, or a function that returns it, if the store is made before the
-            engine. The function is called with each use of the store and must not make a new engine each time. When it
-            returns another engine than before, the store goes on with that one. An engine stays the application's to
-            dispose of.
-        table: Made by :func:`api_key_table`; None means a table of the default name, as made by
+        engine: An engine for SQLite, PostgreSQL, MariaDB or MySQL, or a function that returns it, if the store is made before
+            the engine. The function is called with each use of the store and must not make a new engine each time. If it
+            returns another engine than before, the store uses that engine. The application must dispose of the engine.
+        table: The table from :func:`api_key_table`; None means a table with the default name, as made by
             `msk_auth.stores.sqlalchemy.migrations`.
-        on_change: Called in the transaction of each write that changes a key, with its connection and the event, before
-            the commit. What it writes there commits with the key, or neither does; what it raises rolls both back. It must
+        on_change: Called in the transaction of each write that changes a key, with the connection and the event, before
+            the commit. Its writes and the key commit together or not at all; its exceptions roll both back. It must
             neither end the transaction nor use the store, and be quick: other writers wait for it.
-        shares_reads: Whether look-ups of keys that arrive together may be one statement, which then runs outside of any
+        shares_reads: True if concurrent look-ups of keys may be one statement, which then runs outside of any
             request. None means: unless the engine's pool has a listener for `checkout`, which may prepare each connection
             for the request that uses it, for the schema of its tenant for example.
 
     Raises:
-        ConfigurationError: The engine is of the wrong kind, the database is not supported, or the table was made otherwise.
-            With a function as `engine` the first use of the store raises it.
+        ConfigurationError: The engine has the wrong type, the database is not supported, or the table was made differently.
+            With a function as `engine` the first use of the store raises this.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         return await self._read(lambda on: self._operations.find_many(on, key_ids))
 
     def may_share_reads(self) -> bool:  # async only
-        """Whether look-ups of several requests may share one read now: see `shares_reads`."""
+        """True if look-ups of several requests may share a read now: see `shares_reads`."""
         if self._shares_reads is not None:
             return self._shares_reads
         return not self._bind().pool.dispatch.checkout
@@ -118,7 +117,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
 
         Raises:
             KeyLimitReached: The owner would have more active keys than allowed.
-            sqlalchemy.exc.IntegrityError: There is a key with this id.
+            sqlalchemy.exc.IntegrityError: A key with this id exists.
         """
         await self._change(
             change,
@@ -192,7 +191,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         Raises:
             KeyNotActive: The predecessor is revoked, expired or already rotated.
             KeyLimitReached: The owner would have more active keys than allowed.
-            sqlalchemy.exc.IntegrityError: There is a key with the successor's id.
+            sqlalchemy.exc.IntegrityError: A key with the successor's id exists.
         """
         return await self._change(
             change,
@@ -233,9 +232,9 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         await self._write(lambda on: self._operations.forget_lease(on, lease), REGISTER_SECONDS)
 
     def prepare(self, statement: Select[Any]) -> Callable[..., Awaitable[Sequence[Any]]]:
-        """A statement of your own, read as this store reads keys: from the primary, in bounded time, on SQLite the short way.
+        """Prepare your own statement, to be read like keys: from the primary, in bounded time, without SQLAlchemy on SQLite.
 
-        For what is read with each request, such as the owner of a key or a login session::
+        For reads with each request, such as the owner of a key or a login session::
 
             find_user = store.prepare(select(users).where(users.c.id == bindparam("user_id")))
 
@@ -244,11 +243,11 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
                 rows = await find_user(user_id=owner_id)
                 return Owner(rows[0].id, rows[0].permissions, to_user(rows[0])) if rows else None
 
-        Each call sees what was committed last. It is no part of a transaction of yours, and fails after three seconds.
+        Each call sees the last commit, outside of your transactions, and fails after three seconds.
 
         Args:
-            statement: Selects few rows by an index; on SQLite with aiosqlite it runs on the event loop. Values that change
-                are `bindparam("…")`. Entities come as their columns.
+            statement: Selects few rows by an index; on SQLite with aiosqlite it runs on the event loop. Use `bindparam("…")`
+                for values that change. Entities are returned as their columns.
 
         Returns:
             A function that takes the parameters and returns the rows as named tuples.
@@ -266,10 +265,10 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
     def prepare_by_id(  # async only
         self, statement: Select[Any]
     ) -> Callable[[str], Awaitable[Any | None]]:
-        """A statement of your own of which one row is read by its column `id`, such as the owner of a key.
+        """Prepare your own statement for reading one row by its column `id`, such as the owner of a key.
 
-        It is read as by :meth:`prepare`. On PostgreSQL, look-ups that arrive together share a round trip as those
-        of keys do, and each sees all that was committed before it began::
+        The statement is read like that of :meth:`prepare`. On PostgreSQL, concurrent look-ups share a round trip like those
+        of keys, and each sees every commit from before it began::
 
             find_user = store.prepare_by_id(select(users))
 
@@ -278,16 +277,16 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
                 row = await find_user(owner_id)
                 return None if row is None else Owner(row.id, row.permissions, to_user(row))
 
-        Look-ups of one id may return the same row: do not change what is in it.
+        Look-ups of the same id may return the same row object: do not change its values.
 
         Args:
-            statement: Selects a column `id` of text, which is unique, and has no parameters.
+            statement: Selects a unique text column `id`, and has no parameters.
 
         Returns:
             An async function that takes an id, and returns the row as a named tuple or None.
 
         Raises:
-            ConfigurationError: There is no such column.
+            ConfigurationError: The statement has no such column.
         """
         column = id_of(statement)
         find_one = self.prepare(statement.where(column == bindparam("row_id")))
@@ -303,16 +302,16 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
 
         async def look_up(row_id: str, /) -> Any | None:
             self._bind()
-            # What the driver refuses fails alone.
+            # An id that the driver refuses must fail alone.
             is_alone = self._reader is not None or not row_id.isascii() or "\0" in row_id
             return await (find(row_id) if is_alone else reader.find(row_id))
 
         return look_up
 
     async def aclose(self) -> None:
-        """Close what the store itself opened, before the engine is disposed of. It still works afterwards.
+        """Close the store's own connections, before you dispose of the engine. The store still works afterwards.
 
-        A store that is used on several event loops is closed on each of them.
+        Close a store on each event loop that uses it.
         """
         await self._uses.end()  # async only
         self._close()
@@ -338,7 +337,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         values: Mapping[str, Any],
         unchanged: ColumnElement[bool] | None = None,
     ) -> ApiKey | None:
-        """Set columns of a key where a condition holds; see `KeyOperations.set_columns`."""
+        """Set columns of a key that meets a condition; see `KeyOperations.set_columns`."""
         return await self._change(
             change,
             lambda on: self._operations.set_columns(on, key_id, where, values, unchanged),

@@ -38,18 +38,18 @@ class AsyncModelUsers(AsyncUsers[AsyncSession, str, LoadedT, UserT]):
         users = AsyncModelUsers(User, owner_of, async_sessionmaker(engine))
         authenticator = AsyncAuthenticator(store, find_owner=users)
 
-    The id of an owner is the text of the key, as `str(user.id)` makes it. An id that is no such text, such as the email
-    address in a token of another purpose, is no user's.
+    The id of an owner is the text `str(user.id)` of the primary key. Another text, such as the email
+    address in a token for another purpose, belongs to no user.
 
     Args:
-        model: The mapped class. Its primary key is one column of integers, texts or UUIDs. What `owner_of` reads is loaded
-            with it.
-        owner_of: What decides about a user. Leave the user out of it. It is not async.
-        new_session: Makes the session of a look-up outside of a request, such as `async_sessionmaker(engine)`. It is closed
-            afterwards.
+        model: The mapped class. Its primary key is one column of integers, texts or UUIDs. It must load everything that
+            `owner_of` reads.
+        owner_of: Returns the owner for a user, without the user object. Not async.
+        new_session: Makes the session of a look-up outside of a request, such as `async_sessionmaker(engine)`. The session is
+            closed afterwards.
 
     Raises:
-        ConfigurationError: The class is not mapped or has another kind of primary key, or an argument is no function, or
+        ConfigurationError: The class is not mapped or has another kind of primary key, or an argument is not a function, or
             `owner_of` is async.
     """
 
@@ -71,19 +71,18 @@ class AsyncModelUsers(AsyncUsers[AsyncSession, str, LoadedT, UserT]):
     def logins_by(
         self, attribute: str, login: Callable[[SourceT], MaybeAwaitable[Login | None]]
     ) -> Callable[[SourceT], Awaitable[Login | None]]:
-        """A function for `logins` where tokens name the user by something other than the id, such as an email address.
+        """A function for `logins` if tokens name the user by another value than the id, such as an email address.
 
         ::
 
             logins = [users.logins_by("email", login_of_token)]
 
-        It reads the id with one query, in a new session. A login that names no user, or several, is none. Keys belong to
-        the id, so they stay with the user when the other name changes.
+        The function reads the id with one query, in a new session. It returns None if the login names no user, or several. Keys
+        belong to the id, so they stay with the user when the other value changes.
 
         Args:
-            attribute: The attribute of the model that the `owner_id` of the function's logins has the value of. It should be
-                unique, and is best indexed.
-            login: What `logins` would take otherwise. It may be async.
+            attribute: The attribute of the model with the value in the logins' `owner_id`. It should be unique and indexed.
+            login: A function as for `logins`. It may be async.
 
         Raises:
             ConfigurationError: The model has no such column.
@@ -97,20 +96,20 @@ class AsyncModelUsers(AsyncUsers[AsyncSession, str, LoadedT, UserT]):
             async with self._new_session() as session:
                 rows = await session.scalars(ids, {_NAME: found.owner_id})
                 named = rows.all()
-            # Which of several is meant would be a guess.
+            # Choosing one of several users would be a guess.
             return replace(found, owner_id=str(named[0])) if len(named) == 1 else None
 
         return find_login
 
 
 def _ids_by(model: type[Any], attribute: str) -> Select[Any]:
-    """Reads the primary keys of the users, at most two, whose attribute has the value of a parameter."""
+    """Selects the primary keys of at most two users whose attribute has the value of a parameter."""
     mapper = class_mapper(model, configure=False)
     try:
         column = mapper.columns[attribute]
     except KeyError:
         raise ConfigurationError(
-            f"{model!r} has no column {attribute!r}. Name the one that your logins have in owner_id."
+            f"{model!r} has no column {attribute!r}. Name the column of the value in your logins' owner_id."
         ) from None
     (key,) = mapper.primary_key
     return select(key).where(column == bindparam(_NAME)).limit(2)
@@ -126,17 +125,17 @@ def _kind_of_key(model: type[Any]) -> type[_Key]:
         kind = None
     if kind is None or kind not in _KINDS:
         raise ConfigurationError(
-            f"{model!r} is no mapped class whose primary key is one column of integers, texts or UUIDs. Write"
+            f"{model!r} is not a mapped class whose primary key is one column of integers, texts or UUIDs. Write"
             f" {AsyncUsers.__name__}(load_user, owner_of, new_session) with a function that loads the user."
         )
     return kind
 
 
 def _key_of(kind: type[_Key], user_id: str) -> _Key | None:
-    """The key that an id is the text of, or None if it is of none."""
+    """The primary key with this text, or None."""
     try:
         key = kind(user_id)
     except ValueError:
         return None
-    # `int` and `UUID` read more than an id, such as "+1_0".
+    # `int` and `UUID` accept other texts too, such as "+1_0".
     return key if is_same_id(str(key), user_id) else None

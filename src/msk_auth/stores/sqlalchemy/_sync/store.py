@@ -46,27 +46,26 @@ T = TypeVar("T")
 class SQLAlchemyKeyStore(SharedStore):
     """Keeps keys in a database, called from any thread.
 
-    It implements :class:`~msk_auth.stores.KeyStore`, which describes most of its methods.
+    :class:`~msk_auth.stores.KeyStore` describes most of the methods.
 
-    It reads and writes through the engine's pool; on SQLite it reads keys on a connection of its own. A look-up that is not
-    answered within three seconds fails, and a write within ten: with an asynchronous engine always, with a blocking one if
-    the driver is psycopg or psycopg2. :func:`prepare_postgresql` has dead connections replaced sooner, and "Keep keys in a
-    database" has the settings of other drivers. A connection that reports a standby is not used.
+    The store reads and writes through the engine's pool; on SQLite it reads keys on a separate connection. A look-up without an
+    answer fails after three seconds, and a write after ten: with an asynchronous engine always, with a blocking engine if
+    the driver is psycopg or psycopg2. :func:`prepare_postgresql` replaces dead connections sooner, and "Keep keys in a
+    database" has the settings of other drivers. A connection to a standby is not used.
 
     Args:
-        engine: Of SQLite, PostgreSQL, MariaDB or MySQL, or a function that returns it, if the store is made before the
-            engine. The function is called with each use of the store and must not make a new engine each time. When it
-            returns another engine than before, the store goes on with that one. An engine stays the application's to
-            dispose of.
-        table: Made by :func:`api_key_table`; None means a table of the default name, as made by
+        engine: An engine for SQLite, PostgreSQL, MariaDB or MySQL, or a function that returns it, if the store is made before
+            the engine. The function is called with each use of the store and must not make a new engine each time. If it
+            returns another engine than before, the store uses that engine. The application must dispose of the engine.
+        table: The table from :func:`api_key_table`; None means a table with the default name, as made by
             `msk_auth.stores.sqlalchemy.migrations`.
-        on_change: Called in the transaction of each write that changes a key, with its connection and the event, before
-            the commit. What it writes there commits with the key, or neither does; what it raises rolls both back. It must
+        on_change: Called in the transaction of each write that changes a key, with the connection and the event, before
+            the commit. Its writes and the key commit together or not at all; its exceptions roll both back. It must
             neither end the transaction nor use the store, and be quick: other writers wait for it.
 
     Raises:
-        ConfigurationError: The engine is of the wrong kind, the database is not supported, or the table was made otherwise.
-            With a function as `engine` the first use of the store raises it.
+        ConfigurationError: The engine has the wrong type, the database is not supported, or the table was made differently.
+            With a function as `engine` the first use of the store raises this.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class SQLAlchemyKeyStore(SharedStore):
 
         Raises:
             KeyLimitReached: The owner would have more active keys than allowed.
-            sqlalchemy.exc.IntegrityError: There is a key with this id.
+            sqlalchemy.exc.IntegrityError: A key with this id exists.
         """
         self._change(
             change,
@@ -174,7 +173,7 @@ class SQLAlchemyKeyStore(SharedStore):
         Raises:
             KeyNotActive: The predecessor is revoked, expired or already rotated.
             KeyLimitReached: The owner would have more active keys than allowed.
-            sqlalchemy.exc.IntegrityError: There is a key with the successor's id.
+            sqlalchemy.exc.IntegrityError: A key with the successor's id exists.
         """
         return self._change(
             change,
@@ -215,9 +214,9 @@ class SQLAlchemyKeyStore(SharedStore):
         self._write(lambda on: self._operations.forget_lease(on, lease), REGISTER_SECONDS)
 
     def prepare(self, statement: Select[Any]) -> Callable[..., Sequence[Any]]:
-        """A statement of your own, read as this store reads keys: from the primary, in bounded time, on SQLite the short way.
+        """Prepare your own statement, to be read like keys: from the primary, in bounded time, without SQLAlchemy on SQLite.
 
-        For what is read with each request, such as the owner of a key or a login session::
+        For reads with each request, such as the owner of a key or a login session::
 
             find_user = store.prepare(select(users).where(users.c.id == bindparam("user_id")))
 
@@ -226,11 +225,11 @@ class SQLAlchemyKeyStore(SharedStore):
                 rows = find_user(user_id=owner_id)
                 return Owner(rows[0].id, rows[0].permissions, to_user(rows[0])) if rows else None
 
-        Each call sees what was committed last. It is no part of a transaction of yours, and fails after three seconds.
+        Each call sees the last commit, outside of your transactions, and fails after three seconds.
 
         Args:
-            statement: Selects few rows by an index; on SQLite with aiosqlite it runs on the event loop. Values that change
-                are `bindparam("…")`. Entities come as their columns.
+            statement: Selects few rows by an index; on SQLite with aiosqlite it runs on the event loop. Use `bindparam("…")`
+                for values that change. Entities are returned as their columns.
 
         Returns:
             A function that takes the parameters and returns the rows as named tuples.
@@ -246,7 +245,7 @@ class SQLAlchemyKeyStore(SharedStore):
         return read
 
     def close(self) -> None:
-        """Close what the store itself opened, before the engine is disposed of. It still works afterwards."""
+        """Close the store's own connections, before you dispose of the engine. The store still works afterwards."""
         self._close()
 
     def _read(self, work: Work[T], seconds: float | None = None) -> T:
@@ -270,7 +269,7 @@ class SQLAlchemyKeyStore(SharedStore):
         values: Mapping[str, Any],
         unchanged: ColumnElement[bool] | None = None,
     ) -> ApiKey | None:
-        """Set columns of a key where a condition holds; see `KeyOperations.set_columns`."""
+        """Set columns of a key that meets a condition; see `KeyOperations.set_columns`."""
         return self._change(
             change,
             lambda on: self._operations.set_columns(on, key_id, where, values, unchanged),

@@ -1,13 +1,13 @@
-"""The library's own migrations, for applications that leave its tables to it.
+"""The library's own migrations, for applications that let the library own its tables.
 
-One rule: a migration touches the library's own tables and no others.
+One rule: a migration touches only the library's own tables.
 
-Call :func:`upgrade` at start, in as many processes as there are: one of them does the work and the others wait. The
-migrations keep their own version table, `msk_auth_alembic_version`, and touch no other table.
+Call :func:`upgrade` at start, in every process: one of them migrates and the others wait. The
+migrations have their own version table, `msk_auth_alembic_version`.
 
-If the application has an alembic of its own, give it :func:`include_object`: autogenerate proposes to drop every table
+If the application uses alembic too, give it :func:`include_object`: autogenerate proposes to drop every table
 that the application's metadata does not have. Or add the tables to that metadata with
-:func:`~msk_auth.stores.sqlalchemy.api_key_table`, and leave :func:`upgrade` out.
+:func:`~msk_auth.stores.sqlalchemy.api_key_table`, and do not call :func:`upgrade`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msk_auth.stores.sqlalchemy._sqlite import begin_immediate
 __all__ = ["include_object", "upgrade"]
 
 VERSION_TABLE: Final = "msk_auth_alembic_version"
-"""Where it is kept which migrations have run."""
+"""The table that records the migrations."""
 
 _FOLDER: Final = Path(__file__).parent
 
@@ -40,23 +40,23 @@ _TABLES: Final = frozenset(
 )
 
 _LOCK: Final = 0x6D736B5F61757468
-"""Of no meaning but ours: the name of the lock on PostgreSQL."""
+"""An arbitrary number: the name of the lock on PostgreSQL."""
 
 _MAX_WAIT_SECONDS: Final = 60
-"""How long a process waits for another one to finish migrating, on MariaDB and MySQL."""
+"""How long a process waits for another process to finish migrating, on MariaDB and MySQL."""
 
 
 def upgrade(bind: Engine | Connection) -> None:
-    """Bring the library's tables up to date; a database that is up to date is left as it is.
+    """Migrate the library's tables; an up-to-date database stays unchanged.
 
     From asynchronous code: `await connection.run_sync(upgrade)`.
 
     Args:
-        bind: An engine, or a connection that nothing has been done with yet; it is committed.
+        bind: An engine, or an unused connection, which is committed.
 
     Raises:
-        sqlalchemy.exc.DBAPIError: The database refused. Run it again: on SQLite and PostgreSQL nothing was
-            changed, on MariaDB and MySQL the steps before stay done.
+        sqlalchemy.exc.DBAPIError: The database refused. Repeat the call: on SQLite and PostgreSQL nothing was
+            changed, on MariaDB and MySQL earlier steps stay done.
     """
     if isinstance(bind, Engine):
         with bind.connect() as connection:
@@ -75,11 +75,11 @@ def include_object(
     """Keep an application's alembic from dropping the tables that :func:`upgrade` made.
 
     For alembic's `context.configure(include_object=include_object)`, or Flask-Migrate's
-    `Migrate(app, db, include_object=include_object)`. With a function of your own: call both, and return whether both
+    `Migrate(app, db, include_object=include_object)`. If you have such a function, call both, and return True only if both
     returned True.
 
     Returns:
-        False for a table of the library that is in the database and not in the application's metadata, else True.
+        False for a table of the library that is in the database and not in the application's metadata, otherwise True.
     """
     return type_ != "table" or name not in _TABLES or not _reflected or compare_to is not None
 
@@ -95,12 +95,12 @@ def _alone(connection: Connection) -> Generator[None]:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             yield
         return
-    # Every change of a table commits there, so the lock must outlast the transaction: also the one that records the
-    # version, or the process that waits repeats all of it.
+    # On these databases every change of a table commits, so the lock must outlast the transactions, including the one that
+    # records the version; otherwise the waiting process would repeat all steps.
     wait = {"name": VERSION_TABLE, "seconds": _MAX_WAIT_SECONDS}
     with connection.begin():
         if connection.scalar(text("SELECT GET_LOCK(:name, :seconds)"), wait) != 1:
-            raise TimeoutError("another process is migrating the tables for too long")
+            raise TimeoutError("another process takes too long to migrate the tables")
     try:
         with connection.begin():
             yield

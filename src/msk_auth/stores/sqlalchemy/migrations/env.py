@@ -1,4 +1,4 @@
-"""Run by alembic, on the connection that `upgrade` hands in."""
+"""Run by alembic, on the connection of `upgrade`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
     version_table=VERSION_TABLE,
-    # SQLite rolls back the change of a table as well as PostgreSQL does; alembic does not count on it.
+    # SQLite rolls back changes of tables like PostgreSQL, but alembic does not assume this.
     transactional_ddl=True if connection.dialect.name == "sqlite" else None,
 )
 context.run_migrations()

@@ -1,4 +1,4 @@
-"""Make the table of keys and the registers beside it."""
+"""Create the table of keys and its registers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Add what a key reaches.
+"""Add the resources of keys.
 
-Processes of the version before do not know this column: to them the key reaches everything, as does the successor of a key that
-they rotate. So make keys with resources after the last of them has stopped.
+Processes of the previous version ignore this column: for them a key reaches everything, and so does the successor of a key that
+they rotate. So make keys with resources only after the last of these processes has stopped.
 """
 
 from __future__ import annotations
