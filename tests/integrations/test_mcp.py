@@ -423,6 +423,21 @@ async def test_a_row_guards_what_a_server_may_take_for_its_own(
 
 
 @pytest.mark.parametrize(
+    "uri", ["notes://all", "notes://all?q=1&r=2", "notes://v1", "notes://v1.2", "notes://x/a/b"]
+)
+@pytest.mark.parametrize("extra", ["", "s", "/x"])
+async def test_an_operator_begins_what_its_expression_stands_for(
+    uri: str, extra: str, world: World, server: Server
+) -> None:
+    read = server.auth.require("tasks:read")
+    names = ("notes://all{?q,r}", "notes://v1{.minor}", "notes://x{/path*}")
+    app = server.auth.protect(server, resources=dict.fromkeys(names, read))
+    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri + extra))
+    is_named = not extra or not uri.endswith(("all", "v1"))
+    assert ("result" in reply.json) == is_named
+
+
+@pytest.mark.parametrize(
     "uri",
     ["notes://a?x", "notes://a#x", "notes://a%3Fx/y", "notes://a/b", "notes://" + "a" * 2041],
 )

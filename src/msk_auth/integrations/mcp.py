@@ -471,8 +471,11 @@ def _pattern(template: str) -> re.Pattern[str]:
 
     def group(expression: re.Match[str]) -> str:
         operator, name, modifier = expression.groups()
-        is_open = operator or modifier.endswith("*")
-        return f"(?P<{name}>.*)" if is_open else f"(?P<{name}>[^/?#]*)"
+        values = ".*" if operator or modifier.endswith("*") else "[^/?#]*"
+        if operator not in {"", r"\+"}:
+            # The other operators begin what they stand for, as in `notes://search{?text}`.
+            values = f"(?:{operator}{values})?"
+        return f"(?P<{name}>{values})"
 
     text = _EXPRESSION.sub(group, re.escape(template))
     return re.compile(f"{text}([?#].*)?", re.DOTALL | re.IGNORECASE)
