@@ -140,18 +140,17 @@ async def test_a_bad_task_is_refused_by_the_fields(
     assert expect(await user.get("/api/tasks"), 200)["items"] == []
 
 
-async def test_pages_of_tasks_and_runs_meet_each_item_once(user: Caller) -> None:
+async def test_pages_of_tasks_and_runs_have_the_newest_first(user: Caller) -> None:
     made = [(await user.new_task(name=f"task {n}"))["id"] for n in range(5)]
-    for _ in range(5):
-        expect(await user.post(f"/api/tasks/{made[0]}/run"), 202)
-    for path, count in (("/api/tasks", 5), (f"/api/tasks/{made[0]}/runs", 5)):
+    asked = [expect(await user.post(f"/api/tasks/{made[0]}/run"), 202)["id"] for _ in range(5)]
+    for path, items in (("/api/tasks", made), (f"/api/tasks/{made[0]}/runs", asked)):
         seen: list[str] = []
         cursor = ""
         while cursor is not None:
             page = expect(await user.get(f"{path}?limit=2{cursor}"), 200)
             seen += [item["id"] for item in page["items"]]
             cursor = page["next_cursor"] and f"&cursor={page['next_cursor']}"
-        assert len(seen) == len(set(seen)) == count
+        assert seen == items[::-1]
 
 
 async def test_what_one_may_see_and_not_change_is_refused_with_the_reason(
@@ -195,7 +194,10 @@ async def test_an_administrator_changes_runs_and_deletes_every_task(
     # It is a run of the owner, requested by the administrator.
     assert (await user.wait_for_run(run["id"]))["requested_by"]["username"] == "ada"
     assert (await admin.delete(path)).status_code == 204
-    assert problem(await user.get(path)) == (404, "task_not_found")
+    for gone in (path, f"{path}/runs"):
+        assert problem(await user.get(gone)) == (404, "task_not_found")
+    # Its runs stay readable by their ids.
+    assert expect(await user.get(f"/api/runs/{run['id']}"), 200)["id"] == run["id"]
 
 
 async def test_a_task_is_made_for_a_service_account_and_handed_over_with_its_runs(

@@ -16,15 +16,12 @@ from examples.task_service.tests.runs_support import (
 )
 from sqlalchemy import delete, func, insert, select, update
 
-from msk_auth.errors import InputInvalid
-from task_service.db.paging import PageRequest
 from task_service.db.schema import idempotency, run_log
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import tasks as tasks_table
 from task_service.errors import (
     RunNotFound,
     RunQueueFull,
-    TaskNotFound,
 )
 from task_service.tasks import retention
 from task_service.tasks.models import LogLine, Run, RunState, Task, TaskChanges
@@ -149,28 +146,6 @@ async def test_queued_runs_are_bounded_for_each_user(world: World, task: Task) -
     await world.runs.request(ANN, task.id, idempotency_key="last")
     theirs = await world.new_task(BOB)
     await world.runs.request(BOB, theirs.id)
-
-
-# Visibility
-
-
-async def test_runs_are_listed_newest_first_in_pages(world: World, task: Task) -> None:
-    made = []
-    for _ in range(5):
-        made.append((await world.runs.request(ANN, task.id)).id)
-        world.clock.advance(1)
-    first = await world.runs.list(ANN, task.id, PageRequest(limit=3))
-    second = await world.runs.list(ANN, task.id, PageRequest(limit=3, cursor=first.next_cursor))
-    assert [run.id for run in first.items + second.items] == made[::-1]
-    assert second.next_cursor is None
-    with pytest.raises(TaskNotFound):
-        await world.runs.list(ANN, "tsk_" + "a" * 16)
-    with pytest.raises(InputInvalid):
-        await world.runs.list(ANN, task.id, PageRequest(cursor="nonsense"))
-    await world.tasks.delete(ANN, task.id)
-    with pytest.raises(TaskNotFound):
-        await world.runs.list(ANN, task.id)
-    assert (await world.runs.get(ANN, made[0])).id == made[0]
 
 
 # Cancelling
