@@ -398,6 +398,19 @@ def test_a_command_names_why_the_database_cannot_answer(tmp_path: Path) -> None:
     )
 
 
+def test_a_command_names_a_disk_that_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite may call it an I/O error."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "task-service.sqlite3").write_bytes(b"this is no database" * 100)
+    monkeypatch.setattr("task_service.doctor.MIN_FREE_BYTES", 2**62)
+    error = run(data, "migrate").stderr.splitlines()[-1]
+    assert error.startswith("Error: The database cannot answer: file is not a database. Only ")
+    assert error.endswith(f" GiB are free for {data}. Run: task-service doctor")
+
+
 def test_the_doctor_names_every_setting_that_is_wrong(tmp_path: Path) -> None:
     done = run(tmp_path / "data", "doctor", PORT="eighty", WORKERS="none")
     assert done.exit_code == 1

@@ -33,7 +33,7 @@ from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
 from .db.paging import PageRequest
 from .deployment import check_parameter_keys, forget_deployment_id, forget_secrets
-from .doctor import examine, reported
+from .doctor import examine, reported, scarce_space
 from .memory import hide_memory, keep_what_exists, return_large_blocks
 from .observability import RunMetrics, configure_logging, serve_worker_metrics
 from .restore import list_actions, read_export, refuse_what_ended
@@ -59,9 +59,12 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except StoreUnavailable as error:
-            raise click.ClickException(
-                f"The database cannot answer: {reported(error)}. Run: task-service doctor"
-            ) from None
+            reasons = [f"The database cannot answer: {reported(error)}"]
+            # SQLite may call a full disk an I/O error.
+            if scarce := scarce_space(load_settings().data_dir):
+                reasons.append(f"Only {scarce}")
+            reasons.append("Run: task-service doctor")
+            raise click.ClickException(". ".join(reasons)) from None
         except MskAuthError as error:
             raise click.ClickException(str(error)) from None
 

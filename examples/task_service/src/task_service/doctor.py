@@ -101,17 +101,26 @@ async def _data_folder(folder: Path) -> str:
     return str(folder)
 
 
-async def _free_space(folder: Path) -> str:
+def scarce_space(folder: Path) -> str | None:
+    """How much space is free for a folder, if that is little."""
+    free, state = _space(folder)
+    return state if free < MIN_FREE_BYTES else None
+
+
+def _space(folder: Path) -> tuple[int, str]:
     # The folder that exists, or will hold the one that does not yet.
     existing = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(existing).free
-    state = f"{free / 1024**3:.1f} GiB are free for {folder}"
-    if free < MIN_FREE_BYTES:
+    return free, f"{free / 1024**3:.1f} GiB are free for {folder}"
+
+
+async def _free_space(folder: Path) -> str:
+    if scarce := scarce_space(folder):
         raise ConfigurationError(
-            f"only {state}; make room, and do not restart processes that serve: they go on reading, and write again as soon"
+            f"only {scarce}; make room, and do not restart processes that serve: they go on reading, and write again as soon"
             " as there is space"
         )
-    return state
+    return _space(folder)[1]
 
 
 async def _secrets(folder: Path) -> str:
