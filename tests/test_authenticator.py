@@ -977,7 +977,7 @@ def test_an_authenticator_cannot_be_opened_on_another_event_loop_than_asyncio_s(
     auth = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
     opening = auth.__aenter__()
     # As trio runs it: no loop of asyncio is there.
-    with pytest.raises(ConfigurationError, match="runs on asyncio, and this event loop is another"):
+    with pytest.raises(ConfigurationError, match="needs asyncio, and this event loop is another"):
         opening.send(None)
     assert not auth.is_open
 

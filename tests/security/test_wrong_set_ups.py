@@ -183,12 +183,12 @@ def test_two_adapters_on_one_application() -> None:
         install, make = adapter(framework)
         app = make()
         install(app)
-        with pytest.raises(ConfigurationError, match=r"Use (that one|one) for all of its"):
+        with pytest.raises(ConfigurationError, match=r"Use (it|one) for all "):
             install(2 if framework == "litestar" else app)
     for first, second in itertools.permutations({"fastapi", "starlette"} & set(FRAMEWORKS), 2):
         app = adapter("fastapi")[1]()
         adapter(first)[0](app)
-        with pytest.raises(ConfigurationError, match=r"has a .*Auth already\. Use that one"):
+        with pytest.raises(ConfigurationError, match=r"already has a \w+Auth\. Use it"):
             adapter(second)[0](app)
 
 
