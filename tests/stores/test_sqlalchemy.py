@@ -344,7 +344,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     table = Table("keys", MetaData(), Column("id", String(64), primary_key=True))
     with (
         engine_on(sqlite_url(tmp_path)) as engine,
-        pytest.raises(ConfigurationError, match="make it with api_key_table"),
+        pytest.raises(ConfigurationError, match="make both with api_key_table"),
     ):
         SQLAlchemyKeyStore(engine, table)
 
@@ -431,7 +431,7 @@ def test_a_replica_of_mariadb_is_neither_read_nor_written_to(
             store.recorded_leases,
             lambda: store.revoke("k1", owner_id=OWNER, at=NOW),
         ):
-            with pytest.raises(ConnectionError, match="read-only, as a replica is"):
+            with pytest.raises(ConnectionError, match="read-only, like a replica"):
                 work()
         monkeypatch.undo()
         assert store.find("k1") == make_record("k1")
