@@ -202,7 +202,7 @@ async def test_any_other_answer_is_none(status: str) -> None:
 async def test_a_long_answer_is_not_read_to_its_end() -> None:
     body = b" " * (leaks.MAX_DOCUMENT + 1)
     async with serving(lambda _: answer("200 OK", body)) as server:
-        with pytest.raises(ConnectionError, match="too much"):
+        with pytest.raises(ConnectionError, match="is too large"):
             await fetched(server.port)
 
 

@@ -253,7 +253,7 @@ async def test_a_process_with_other_secrets_does_not_serve(
         async with other.router.lifespan_context(other):
             pass
         # A process with the old ones does not start again.
-        with pytest.raises(ConfigurationError, match="not those with which the keys and logins"):
+        with pytest.raises(ConfigurationError, match="or differ from those of the keys and logins"):
             await service.services.agree_on_secrets()
 
 
@@ -300,7 +300,7 @@ async def test_a_new_secret_beside_an_old_one_is_recognised(
         if fits:
             await agree_on_secrets(db, fingerprints, frozenset())
         else:
-            with pytest.raises(ConfigurationError, match="not those with which the keys"):
+            with pytest.raises(ConfigurationError, match="or differ from those of the keys"):
                 await agree_on_secrets(db, fingerprints, frozenset())
 
 

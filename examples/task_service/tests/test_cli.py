@@ -231,9 +231,9 @@ def test_a_link_is_printed_at_each_start_until_there_is_a_password(tmp_path: Pat
 def test_serving_other_machines_without_tls_prints_a_warning_about_browsers(
     tmp_path: Path,
 ) -> None:
-    assert "over https only" in greeting(tmp_path / "data", BASE_URL="http://tasks.example")
+    assert "only over https" in greeting(tmp_path / "data", BASE_URL="http://tasks.example")
     output = greeting(tmp_path / "data", BASE_URL="https://tasks.example")
-    assert "over https only" not in output
+    assert "only over https" not in output
     assert "https://tasks.example/set-password#" in output
 
 

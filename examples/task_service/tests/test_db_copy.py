@@ -183,7 +183,7 @@ async def test_the_error_names_the_reason_and_no_password(tmp_path: Path, templa
     for source, to, message in (
         (missing, empty, "There is no database file"),
         (empty, missing, "does not have this version's schema"),
-        (_source(template), _source(template), "is the one to copy from"),
+        (_source(template), _source(template), "are the same database"),
         ("mysql://u:geheim@h/d", empty, "'mysql' is not supported"),
     ):
         with pytest.raises(ConfigurationError, match=message) as caught:

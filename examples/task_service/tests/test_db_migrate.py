@@ -149,7 +149,7 @@ async def test_a_schema_from_before_the_first_migration_is_refused_and_not_chang
     await migrate(db)
     async with db.write() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '0018'"))
-    with pytest.raises(ConfigurationError, match="Start the version before this one on it first"):
+    with pytest.raises(ConfigurationError, match="Start the previous version with it first"):
         await migrate(db)
 
     assert await _head(db) == "0018"

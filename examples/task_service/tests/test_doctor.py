@@ -67,7 +67,7 @@ async def test_a_healthy_deployment(tmp_path: Path, url: str) -> None:
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 0
     assert found["database"].startswith("ok")
-    assert found["schema"] == "ok is brought to this version at start"
+    assert found["schema"] == "ok the next start migrates it to this version"
     assert "workers" not in found
 
     await migrated(url)
@@ -87,7 +87,7 @@ async def test_a_healthy_deployment(tmp_path: Path, url: str) -> None:
     assert found["clock"] == "ok this machine and the database agree on the time"
     assert found["workers"] == "ok 1 alive"
     assert found["durability"].startswith("ok")
-    assert found["shared secrets"] == "ok these secrets are those of the other processes"
+    assert found["shared secrets"] == "ok the other processes have the same secrets"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_no_server_listens_on_the_port(tmp_path: Path) -> None:
         wrong = f"postgresql://u:geheim@127.0.0.1:{port}/d"
         code, found = await examined(tmp_path / "data", DATABASE_URL=wrong)
     assert code == 1
-    assert "check that it runs, that this machine reaches it" in found["database"]
+    assert "check that it runs, that this machine can reach it" in found["database"]
 
 
 async def test_a_schema_of_another_version(tmp_path: Path, url: str) -> None:
@@ -126,13 +126,13 @@ async def test_a_schema_of_another_version(tmp_path: Path, url: str) -> None:
     assert code == 1
     assert (
         found["schema"]
-        == "problem The database has the schema '9999' of a newer version of the service. Install that version, or a later one."
+        == "problem The database has the schema '9999' of a newer version of the service. Install that version, or a later version."
     )
 
     await execute(url, f"INSERT INTO schema_works_with VALUES ('9999', '{head}')")
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 0
-    assert found["schema"] == "ok a newer version made it, and this version can use it"
+    assert found["schema"] == "ok made by a newer version, and usable by this version"
 
 
 async def test_a_migration_that_waits_for_the_last_old_process(tmp_path: Path, url: str) -> None:
@@ -183,7 +183,7 @@ async def test_a_standby_is_found(
     )
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 1
-    assert "is a hot standby, which may not have a revocation yet" in found["database"]
+    assert "is a hot standby, which may not have the latest revocations" in found["database"]
     assert found["database"].endswith("or add target_session_attrs=read-write")
     assert "clock" not in found
 
@@ -235,14 +235,14 @@ async def test_connections_that_are_nearly_used_up(
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 0
     assert found["connections"].startswith("ok only ")
-    assert found["connections"].endswith("before you start another one, raise max_connections")
+    assert found["connections"].endswith("before you start another process, raise max_connections")
 
 
 async def test_no_process_executes_runs(tmp_path: Path, url: str) -> None:
     await migrated(url)
     code, found = await examined(tmp_path / "data", DATABASE_URL=url)
     assert code == 0
-    assert found["workers"] == "ok none is alive; task-service serve executes runs itself"
+    assert found["workers"] == "ok no worker is alive; task-service serve executes runs itself"
     code, found = await examined(tmp_path / "data", DATABASE_URL=url, EXECUTE_RUNS="never")
     assert code == 1
     assert found["workers"].endswith("run: task-service worker")
@@ -256,7 +256,7 @@ async def test_secrets_of_another_deployment(tmp_path: Path, url: str) -> None:
     await agree_on_secrets(db, {"theirs": "0" * 64}, frozenset())
     code, found = await examined(data, DATABASE_URL=url)
     assert code == 1
-    assert "are missing, or not those with which" in found["shared secrets"]
+    assert "are missing, or differ from those" in found["shared secrets"]
 
     ours = load_or_create_secrets(data, SystemClock().now()).fingerprints
     # The same peppers are not enough: a login of one process has to be good in the other.

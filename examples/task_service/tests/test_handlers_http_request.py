@@ -483,7 +483,7 @@ async def test_https_does_not_fall_back_to_http(
         result, _ = await run(http, url=f"https://real.example:{server.port}/")
     assert (
         result.error
-        == "The response redirects from https to http. Use the final URL if that is intended."
+        == "The response redirects from https to http. If that is intended, use the final URL."
     )
 
 

@@ -32,5 +32,5 @@ def test_what_has_another_form_is_refused_and_not_shown(
     monkeypatch.setenv("TASK_SERVICE_PARAMETER_KEYS", text)
     with pytest.raises(ConfigurationError) as refused:
         load_settings()
-    message = "write the line that task-service parameter-keys prints"
+    message = "write the output of task-service parameter-keys"
     assert str(refused.value) == f"TASK_SERVICE_PARAMETER_KEYS: {message}"

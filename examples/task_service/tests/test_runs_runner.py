@@ -457,7 +457,9 @@ async def test_the_run_of_a_killed_worker_is_reclaimed(world: World) -> None:
         ended = await standing.until(run)
     assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 2)
     assert blocker.attempts == [1, 2]
-    assert "Attempt 2: the worker stopped" in await standing.text(run, "system")
+    assert "Attempt 2: the worker of the previous attempt stopped" in await standing.text(
+        run, "system"
+    )
     assert (await standing.text(run, "stdout")).endswith("attempt 2\n")
 
 

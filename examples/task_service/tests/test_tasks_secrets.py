@@ -583,7 +583,7 @@ async def test_a_worker_opens_secrets_with_the_keys_in_its_environment(
                 await ulf.wait_for_run(run["id"])
             assert VALUE in target.requests[0]
             assert (
-                "parameter keys: they open what other processes seal"
+                "parameter keys: they open the secrets that other processes seal"
                 in (await command(data, url, "doctor"))[1]
             )
 
@@ -598,4 +598,4 @@ async def test_a_worker_opens_secrets_with_the_keys_in_its_environment(
             monkeypatch.setenv(name, f"{keys}x")
             code, output = await command(data, url, "doctor")
             assert (code, keys in output) == (1, False)
-            assert "TASK_SERVICE_PARAMETER_KEYS: write the line" in output
+            assert "TASK_SERVICE_PARAMETER_KEYS: write the output" in output

@@ -27,7 +27,7 @@ class _Strict(BaseModel):
         (Annotated[str, Field(min_length=3)], "a", "Enter at least 3 characters."),
         (Annotated[str, Field(max_length=3)], "abcd", "Enter 3 characters at most."),
         (Annotated[list[int], Field(min_length=1)], [], "Enter at least one."),
-        (Annotated[list[int], Field(min_length=2)], [], "Enter at least 2 of them."),
+        (Annotated[list[int], Field(min_length=2)], [], "Enter at least 2."),
         (Annotated[list[int], Field(max_length=1)], [1, 2], "Enter 1 at most."),
         (Annotated[int, Field(ge=2)], 1, "Enter 2 or more."),
         (Annotated[int, Field(lt=2)], 2, "Enter a number less than 2."),
@@ -39,7 +39,7 @@ class _Strict(BaseModel):
             datetime(2026, 1, 1),  # noqa: DTZ001
             "Enter a time with its zone, such as 2026-03-01T12:00:00Z.",
         ),
-        (bytes, 1, "This does not have the right form."),
+        (bytes, 1, "This has the wrong form."),
         (_Strict, {"more": 1}, "Unknown field. Remove it."),
     ],
 )

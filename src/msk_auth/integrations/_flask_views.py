@@ -200,7 +200,7 @@ def _is_view_class(value: object) -> TypeGuard[type[View]]:
 
 
 def contradiction(view: str) -> ConfigurationError:
-    """What to raise for a view that says two things."""
+    """The error for a view that is both public and guarded."""
     return ConfigurationError(
         f"{view} is declared public and guarded as well. Take off one of the two: @auth.public, the"
         " guard, or what declare_view says."

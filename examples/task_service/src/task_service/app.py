@@ -66,23 +66,22 @@ def create_app(
         msk-auth routes --factory task_service.app:create_app
         uvicorn --factory task_service.app:create_app
 
-    `task-service serve` is the recommended way to serve it: when it stops, it ends streams and answers every client that
-    is connected.
+    Serve it with `task-service serve`, which ends streams and answers every connected client before it stops.
 
     The lifespan migrates the database, executes runs, and stops both in order. A server may set
     `app.state.services.stopping` first, so that streams end before it waits for their connections.
 
     Args:
-        settings: What is fixed while the service runs; the environment's by default.
-        clock: Where the time comes from; the machine's own by default.
+        settings: The settings; by default from the environment.
+        clock: The clock; the machine's own by default.
         password_hashing: Argon2's cost; tests use less.
 
     Raises:
-        ConfigurationError: As :func:`load_settings` and :class:`Services`.
+        ConfigurationError: As for :func:`load_settings` and :class:`Services`.
     """
     settings = load_settings() if settings is None else settings
     services = Services(settings, clock=clock, password_hashing=password_hashing)
-    # FastAPI's documentation pages load scripts from other origins; `/docs` is a page of ours. A trailing slash is not
+    # FastAPI's documentation pages load scripts from other origins; `/docs` is the service's own page. A trailing slash is not
     # redirected: the client would send its credentials to the host that the request named.
     app = FastAPI(
         title=openapi.TITLE,
@@ -95,8 +94,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # FastAPI's own telemetry, where OpenTelemetry is set up for the process, would export whole URLs and the messages
-        # of errors. Clients put keys there by mistake, so the service has spans of its own (`tracing.py`).
+        # FastAPI's own telemetry would export whole URLs and the messages of errors to OpenTelemetry. Clients put keys there
+        # by mistake, so the service makes its own spans (`tracing.py`).
         telemetry={"tracing": False, "metrics": False, "logs": False},
         lifespan=_lifespan,
     )
@@ -119,7 +118,7 @@ def create_app(
 
 
 def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRouter, ...]:
-    # In this order a request is matched: what is asked for most often stands first.
+    # Requests are matched in this order, so the most frequent come first.
     return (
         health_router(it.db, it.metrics, it.tokens),
         auth_router(auth, it.login, it.sessions, it.invitations),
@@ -151,7 +150,7 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
 
 
 def _answer_errors(app: FastAPI, routers: Sequence[APIRouter], pages: Pages) -> None:
-    """Word the errors of the framework as the service's own; the library renders them all."""
+    """Give the framework's errors the service's words; the library renders them all."""
     render_invalid = app.exception_handlers[RequestValidationError]
     render_http_error = app.exception_handlers[HTTPException]
 
@@ -165,7 +164,7 @@ def _answer_errors(app: FastAPI, routers: Sequence[APIRouter], pages: Pages) -> 
         return await cast("Awaitable[Response]", render_invalid(request, worded))
 
     async def answer_unrouted(request: Request, error: Exception) -> Response:
-        # Errors of the routing have no code; with one, clients can distinguish a wrong path from a missing task.
+        # Errors of the routing have no code. With a code, clients can distinguish a wrong path from a missing task.
         if cast("HTTPException", error).status_code not in {404, 405}:
             return await cast("Awaitable[Response]", render_http_error(request, error))
         methods = _allowed_methods(routers, request.url.path)
@@ -191,9 +190,9 @@ def _routes(routers: Sequence[APIRouter]) -> list[Route]:
 
 
 def _allowed_methods(routers: Sequence[APIRouter], path: str) -> set[str]:
-    """The methods of a path (RFC 9110, section 10.2.1). Starlette names those of the first route that matches."""
+    """The methods of a path (RFC 9110, section 10.2.1). Starlette names only the methods of the first matching route."""
     routes = _routes(routers)
-    # Beside a path that is spelled out, a placeholder would find no such id.
+    # A route with exactly this path goes before routes with placeholders, which would find no such id.
     found = [route for route in routes if route.path == path]
     found = found or [route for route in routes if route.path_regex.match(path)]
     methods = {method for route in found for method in route.methods or ()}
@@ -207,7 +206,7 @@ def _add_middleware(app: FastAPI, it: Services, routers: Sequence[APIRouter]) ->
         return templates.get(scope.get("endpoint"))
 
     base_url = it.settings.base_url
-    # The last one is the outermost.
+    # The last middleware is the outermost.
     app.add_middleware(Compression)
     if it.oidc is not None:
         app.add_middleware(

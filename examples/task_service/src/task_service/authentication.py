@@ -1,4 +1,4 @@
-"""What the service gives the library: the profile of login tokens, the key store, and the authenticator that decides."""
+"""The service's use of the library: the profile of login tokens, the key store, and the authenticator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .secrets_file import Secrets
 AUDIENCE: Final = "task-service"
 """The beginning of the `aud` of login tokens; the id of the deployment follows."""
 ISSUER: Final = AUDIENCE
-"""Not the origin: processes that share a data folder accept each other's logins, also on different ports."""
+"""Not the origin: processes that share a data folder accept each other's logins, even on different ports."""
 
 _PROVEN: Final = {"key_revoked", "key_expired", "owner_disabled", "address_not_allowed"}
 
@@ -35,7 +35,7 @@ def token_profile(keys: Sequence[SigningKey]) -> TokenProfile:
     """The login tokens of this service (JWT).
 
     Args:
-        keys: Sign and verify them.
+        keys: The keys that sign and verify the tokens.
     """
     return TokenProfile(
         issuer=ISSUER,
@@ -55,14 +55,14 @@ def key_store(db: Database, audit: KeyAudit) -> AsyncSQLAlchemyKeyStore:
     """The store of API keys, in the service's own database.
 
     Args:
-        db: Holds them.
+        db: The database.
         audit: Writes an entry in the transaction of each change of a key.
     """
     store = AsyncSQLAlchemyKeyStore(
         db.engine,
         schema.api_keys,
         on_change=audit.on_change,
-        # What the engine does at a checkout is the same for every request.
+        # The engine's checkout is the same for every request.
         shares_reads=True,
     )
     db.read_through(store)
@@ -87,11 +87,11 @@ def build_authenticator(
     Args:
         store: The API keys.
         tokens: The login tokens.
-        secrets: Has the peppers of the keys' digests.
-        clock: Where the time comes from.
-        lease: For how long this process may reuse what it has read; None reads for each request.
-        users: The owners of keys, with their permissions now.
-        sessions: The login sessions; an ended one refuses its token.
+        secrets: The peppers of the keys' digests.
+        clock: The clock.
+        lease: How long this process may reuse a verification; None reads for each request.
+        users: The owners of keys, with their present permissions.
+        sessions: The login sessions; the token of an ended session is refused.
         config: Limits keys.
         metrics: Counts refusals.
         audit: Records leaked keys.
@@ -113,7 +113,7 @@ def build_authenticator(
 
 @dataclass(frozen=True, slots=True)
 class _Hook:
-    """The authenticator's hook, called for every request; for a request it works in memory only.
+    """The authenticator's hook for events; an event of a request needs only memory.
 
     Changes of keys are recorded in their own transactions: see :mod:`task_service.accounts.key_audit`.
     """

@@ -12,10 +12,10 @@ _log = logging.getLogger(__name__)
 
 
 def begin(work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-    """Start a task that runs until :func:`end`. An error that ends it earlier is logged at once.
+    """Start a task that runs until :func:`end`. An error that ends it earlier is logged immediately.
 
     Args:
-        work: The coroutine; it handles the failures it expects.
+        work: The coroutine, which handles expected failures itself.
         name: Its name in the log.
     """
     task = asyncio.create_task(work, name=name)
@@ -27,9 +27,9 @@ async def end(*tasks: asyncio.Task[None], grace: float = 0.0) -> None:
     """Cancel tasks, such as those of :func:`begin`, and wait until they have ended.
 
     Args:
-        tasks: Those to end.
-        grace: For how many seconds tasks that were told to stop may finish what they do. Drivers leave a connection to the
-            garbage collector if they are cancelled while they open it.
+        tasks: The tasks to end.
+        grace: The seconds that tasks may take to finish before they are cancelled. A driver that is cancelled while it opens a
+            connection leaves the connection to the garbage collector.
 
     Raises:
         asyncio.CancelledError: The caller itself was cancelled; the tasks' own ends raise nothing.
@@ -42,14 +42,14 @@ async def end(*tasks: asyncio.Task[None], grace: float = 0.0) -> None:
 
 
 class Flushing(ABC):
-    """Collects in memory what no request waits for. It is written once a minute while this is open, and at the end."""
+    """Collects data in memory, and writes it once a minute and at the end, so that no request waits for the write."""
 
     flush_seconds: ClassVar[float] = 60.0
     _flusher: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def flush(self) -> None:
-        """Write what was collected, or keep it for the next call if the database does not answer."""
+        """Write the collected data, or keep it for the next call if the database does not answer."""
 
     async def __aenter__(self) -> Self:
         self._flusher = begin(self._flush_periodically(), name=f"flush {type(self).__name__}")

@@ -1,4 +1,4 @@
-"""Which people of the identity provider a setting means."""
+"""Rules in settings that select people of the identity provider."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClaimRule:
-    """Which people of the provider are meant: those whose ID token has a claim with this value, or with it in a list.
+    """Selects the people whose ID token has a claim with this value, or with a list that contains it.
 
     Attributes:
-        claim: None means every user of the provider.
-        value: As the ID token has it; `true` also means the JSON value.
+        claim: The claim; None means every user of the provider.
+        value: The claim's value; `true` also means the JSON value.
     """
 
     claim: str | None
@@ -23,7 +23,7 @@ class ClaimRule:
         """Read `groups=task-users`, or `*` for every user.
 
         Raises:
-            ValueError: It is neither.
+            ValueError: The text has another form.
         """
         claim, separator, value = text.strip().partition("=")
         if claim == "*" and not separator:
@@ -33,7 +33,7 @@ class ClaimRule:
         return cls(claim, value)
 
     def applies_to(self, claims: Mapping[str, object]) -> bool:
-        """Whether the rule covers the user with these claims."""
+        """True if the rule selects the user with these claims."""
         if self.claim is None:
             return True
         found = claims.get(self.claim)

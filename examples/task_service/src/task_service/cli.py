@@ -1,7 +1,6 @@
 """The command `task-service`.
 
-An error that the operator can cause is one line on stderr, with exit code 1 and without a traceback. Wrong usage has
-click's exit code 2.
+An operator's error is one line on stderr, with exit code 1 and without a traceback. Wrong usage has click's exit code 2.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class _Commands(click.Group):
 def _on_services(
     work: Callable[Concatenate[Services, P], Awaitable[None]],
 ) -> Callable[P, None]:
-    """A command that works on a migrated database, with the parts of the service."""
+    """A command with the parts of the service, on a migrated database."""
 
     @wraps(work)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -120,14 +119,14 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         on_started=lambda: _start(services),
         on_stopping=services.stopping.set,
     )
-    # The lifespan does it too; here an error of the database is one line of output.
+    # The lifespan migrates too; here an error of the database is one line of output.
     try:
         await migrate_database(services.db)
         await services.agree_on_secrets()
     except MskAuthError:
         await services.close()
         raise
-    # uvicorn raises the signal that stopped it again once it is done.
+    # After uvicorn has stopped, it raises the signal again.
     signal.signal(signal.SIGTERM, _leave)
     await server.serve(sockets=[listener])
 
@@ -136,7 +135,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 64),
-    help="How many runs are executed at once; TASK_SERVICE_WORKERS otherwise.",
+    help="The number of runs to execute at once; TASK_SERVICE_WORKERS by default.",
 )
 @click.option(
     "--grace",
@@ -144,7 +143,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     type=click.IntRange(0, 86_400),
     default=int(RUN_GRACE.total_seconds()),
     show_default=True,
-    help="How many seconds runs may continue after a signal to stop; then they are released to the queue.",
+    help="The seconds that runs may continue after a signal to stop, before they return to the queue.",
 )
 def worker(concurrency: int | None, grace_seconds: int) -> None:
     """Execute runs, beside a `serve` on the same PostgreSQL database.
@@ -172,23 +171,23 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
 @click.option(
     "--finish",
     is_flag=True,
-    help="Also apply changes that older versions cannot run with, and seal the secrets of all tasks with the current pepper."
-    " No process of an older version may be left.",
+    help="Also apply changes with which older versions cannot run, and seal the secrets of all tasks with the current pepper."
+    " Stop all processes of older versions first.",
 )
 @click.option(
     "--new-secrets",
     is_flag=True,
     help="Accept this machine's secrets in place of those that other processes use: after secrets.json was lost, or an old"
-    " entry was taken out of it. Keys and logins made with the others are lost too.",
+    " entry was removed from it. Keys and logins made with the other secrets are lost.",
 )
 @click.option(
     "--new-deployment",
     is_flag=True,
-    help="Give the deployment another id, after its database was copied from another one. All logins end when the"
-    " processes are restarted.",
+    help="Give the deployment a new id, after its database was copied from another deployment. All logins end when you"
+    " restart the processes.",
 )
 def migrate(finish: bool, new_secrets: bool, new_deployment: bool) -> None:
-    """Bring the database to this version's schema. `serve` and `worker` do it too."""
+    """Bring the database to this version's schema. `serve` and `worker` do so too."""
     asyncio.run(_migrate(load_settings(), finish, new_secrets, new_deployment))
 
 
@@ -196,8 +195,8 @@ def migrate(finish: bool, new_secrets: bool, new_deployment: bool) -> None:
 def parameter_keys() -> None:
     """Print the setting with which workers open the secrets in the parameters of tasks.
 
-    The keys are derived from the peppers in the data folder; run it where a process serves, and again when the pepper is
-    rotated. A person who has the keys and the database can read these secrets, and no others.
+    The keys are derived from the peppers in the data folder. Run this command on a machine that serves, and again after
+    each rotation of the pepper. The keys and the database are enough to read these secrets, and no others.
     """
     settings = load_settings()
     settings.create_data_dir()
@@ -207,21 +206,21 @@ def parameter_keys() -> None:
 
 @main.command("copy-data")
 @click.option(
-    "--from", "source", required=True, help="Where from, such as sqlite:////path/to/file."
+    "--from", "source", required=True, help="The database to copy, such as sqlite:////path/to/file."
 )
 @click.option(
     "--to",
     "target",
     required=True,
     envvar="TASK_SERVICE_DATABASE_URL",
-    help="Where to: an empty database. TASK_SERVICE_DATABASE_URL otherwise.",
+    help="The empty database to fill; TASK_SERVICE_DATABASE_URL by default.",
 )
 def copy_data(source: str, target: str) -> None:
-    """Copy everything from one database to another, such as from SQLite to PostgreSQL.
+    """Copy all data to another database, such as from SQLite to PostgreSQL.
 
-    Stop the service first: later writes are not copied. Either everything is copied or nothing. API keys and logins stay
-    valid where the secrets are the same. Leave passwords out of the options, since every user of this machine can read
-    the list of processes: name the target in TASK_SERVICE_DATABASE_URL, or set PGPASSWORD.
+    Stop the service first: later writes are not copied. The command copies everything or nothing. API keys and logins
+    stay valid with the same secrets. Every user of this machine can read a command's options, so write no password
+    into them: name the target in TASK_SERVICE_DATABASE_URL, or set PGPASSWORD.
     """
     copied = asyncio.run(copy_database(source, target))
     for table, rows in copied.items():
@@ -245,11 +244,11 @@ def copy_data(source: str, target: str) -> None:
 )
 @_on_services
 async def after_restore(services: Services, audit_log: TextIO | None) -> None:
-    """End what a restored backup would bring back. Run it before any process starts on the database.
+    """End the runs, logins, keys and users that a restored backup would bring back. Start no process on the database before.
 
-    Runs that were queued or running are cancelled and logins end. With an export of the audit log, keys that were
-    revoked since the backup are revoked again and users disabled again; other changes since then are listed, so that you
-    can make them again.
+    The command cancels queued and running runs, and ends all logins. With an export of the audit log, it also revokes the
+    keys and disables the users that were revoked and disabled since the backup, and lists other changes, so that you can
+    make them again.
     """
     entries = read_export(() if audit_log is None else audit_log)
     newest = await services.audit.list(AuditQuery(), PageRequest(limit=1))
@@ -261,11 +260,9 @@ async def after_restore(services: Services, audit_log: TextIO | None) -> None:
     for line in await list_actions(services, entries):
         click.echo(f"Not repeated: {line}")
     if audit_log is None:
+        click.echo("Keys and users that were revoked or disabled since the backup are active.")
         click.echo(
-            "Keys that were revoked and users who were disabled since the backup are active."
-        )
-        click.echo(
-            "If there is an export of the audit log, run: task-service after-restore --audit FILE"
+            "If you have an export of the audit log, run: task-service after-restore --audit FILE"
         )
 
 
@@ -280,11 +277,11 @@ def users() -> None:
 @click.option(
     "--password-stdin",
     is_flag=True,
-    help="Read the password from standard input instead of printing a link to choose one.",
+    help="Read the password from standard input instead of printing a link to choose a password.",
 )
 @_on_services
 async def create_user(services: Services, name: str, role: Role, password_stdin: bool) -> None:
-    """Add the user NAME, and print a one-time link with which they choose their password."""
+    """Add the user NAME, and print a one-time link to choose the password."""
     if password_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
         user = await services.users.create(name, [role], password=password)
@@ -308,7 +305,7 @@ async def disable_user(services: Services, name: str) -> None:
 
 @main.command()
 def doctor() -> None:
-    """Check settings, files and database, and print what to do about each problem."""
+    """Check settings, files and database, and print a remedy for each problem."""
     findings = examine()
     for finding in findings:
         click.echo(f"{'ok' if finding.ok else 'problem':8} {finding.subject}: {finding.message}")
@@ -321,7 +318,7 @@ async def _migrate(
     async with _services(settings, new_secrets=new_secrets) as services:
         if new_deployment:
             await forget_deployment_id(services.db)
-        # Opening the services has migrated already; this applies and reports what remains.
+        # Opening the services has already migrated; this applies and reports the remaining steps.
         later = await migrate_database(services.db, finish=finish)
         if finish and (sealed := await seal_all(services.db, services.parameters)):
             click.echo(f"Tasks and runs whose secrets were sealed: {sealed}.")
@@ -329,7 +326,7 @@ async def _migrate(
     click.echo("The database has this version's schema.")
     if unfinished:
         click.echo(
-            "Once no process of an older version is left, run: task-service migrate --finish"
+            "After the last process of an older version has stopped, run: task-service migrate --finish"
         )
 
 
@@ -347,7 +344,7 @@ def _notify_systemd() -> None:
 
 
 async def _greet(services: Services) -> None:
-    """Print where the service is, and how to log in."""
+    """Print the service's address, and how to log in."""
     invitation = await services.invitations.create_for_first_administrator()
     base_url = services.settings.base_url
     click.echo(f"\n  The task service is at  {base_url}")
@@ -359,7 +356,7 @@ async def _greet(services: Services) -> None:
         click.echo(f"                          {invitation.url(base_url)}")
     if base_url.startswith("http://") and not is_loopback(urlsplit(base_url).hostname or ""):
         click.echo(
-            "  From other machines browsers keep a login over https only: put a TLS proxy in front"
+            "  Browsers on other machines keep a login only over https: put a TLS proxy in front"
         )
         click.echo("  of the service, and set TASK_SERVICE_BASE_URL to its https:// address.")
     click.echo(f"  Its data is in          {services.settings.data_dir}\n")
@@ -374,7 +371,7 @@ def _serve_metrics(settings: Settings, registry: CollectorRegistry) -> None:
     except OSError as error:
         raise ConfigurationError(
             f"Cannot serve the worker's metrics on port {port} of {settings.host}: {error.strerror}. Set"
-            " TASK_SERVICE_WORKER_METRICS_PORT to another one."
+            " TASK_SERVICE_WORKER_METRICS_PORT to another port."
         ) from error
 
 
@@ -384,7 +381,7 @@ async def _work(settings: Settings, grace: timedelta) -> None:
 
     def stop_in_order(number: int) -> None:
         stop.set()
-        # The next signal ends the process; other workers then take its runs over.
+        # The next signal ends the process; other workers then take over its runs.
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
 
@@ -409,13 +406,12 @@ async def _work(settings: Settings, grace: timedelta) -> None:
 
 
 async def end_the_rest(seconds: float = 5.0) -> None:
-    """Cancel tasks that other packages have left running, and end the process if they do not end.
+    """Cancel tasks that other packages left running, and end the process if they do not end.
 
-    The service's own tasks have ended by now. A queue that lost its database may wait for it much longer than the
-    operator wants to.
+    The service's own tasks have already ended. A queue may wait very long for a lost database.
 
     Args:
-        seconds: How long to wait for the tasks.
+        seconds: The time to wait for the tasks.
     """
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
@@ -434,7 +430,7 @@ async def end_the_rest(seconds: float = 5.0) -> None:
 async def _services(settings: Settings, *, new_secrets: bool = False) -> AsyncGenerator[Services]:
     """The parts of the service on a migrated database, for a command.
 
-    The first command on a database decides which secrets belong to it.
+    The first command on a database decides its secrets.
     """
     services = Services(settings)
     try:

@@ -1,12 +1,12 @@
-"""Which answers are compressed: those in one list, and no others.
+"""Compresses the answers of a list of paths, and no others.
 
-An answer that holds a secret beside text that an attacker chose gives the secret away by its compressed length, through TLS
-(BREACH). So compression is off unless :data:`COMPRESSED` names the path, and only for GET: new keys, login tokens and links
-for a password are answers of other methods. These answers of GET are left out as well:
+If an answer has both a secret and an attacker's text, its compressed length reveals the secret, even through TLS
+(BREACH). So only GET of the paths in :data:`COMPRESSED` is compressed: new keys, login tokens and links
+for a password are answers of other methods. The list also leaves out these answers of GET:
 
-- Tasks: their parameters may hold credentials, and an administrator's list has tasks that other users named.
-- A run, its parameters and its log: a program prints what it likes. The live log would also be held back by compression.
-- The audit log: anyone chooses the name of a login that fails, and it stands beside the addresses of others.
+- Tasks: their parameters may contain credentials, and an administrator's list has other users' names of tasks.
+- A run, its parameters and its log: a program may print anything. Compression would also delay the live log.
+- The audit log: anyone can choose the user name of a failed login, which is beside other users' addresses.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ COMPRESSED: Final = re.compile(
     r"|/admin/[^/]+"
     r"|/api/keys|/api/handlers|/api/tasks/[^/]+/runs|/api/admin/users|/api/admin/keys"
 )
-"""Scripts and styles; the pages, which hold no data; the OpenAPI document; and listings of what is no secret."""
+"""Scripts and styles; the pages, which contain no data; the OpenAPI document; and listings without secrets."""
 
 MINIMUM_BYTES: Final = 1024
 """Smaller answers fit into one packet anyway."""
 
-# Of the highest level a listing is 1 % smaller, and takes twice as long.
+# The highest level makes a listing 1 % smaller, and takes twice as long.
 _LEVEL: Final = 6
 
 

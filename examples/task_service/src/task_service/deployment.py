@@ -1,14 +1,14 @@
-"""What the processes on one database share: the id of their deployment, and the fingerprints of their secrets.
+"""The id and the fingerprints of secrets that the processes on one database share.
 
-The id is made at the first start and is part of the `aud` of login tokens, so two deployments with copied secrets do not
-accept each other's logins (RFC 7519, section 4.1.3). It is in the database rather than in the data folder: the processes
-on one database are one deployment, wherever their secrets came from.
+The first start makes the deployment's id. It is part of the `aud` of login tokens, so two deployments with copied secrets do
+not accept each other's logins (RFC 7519, section 4.1.3). The id is in the database, not in the data folder, because the
+processes on one database are one deployment.
 
-Each process reads `secrets.json` in its own data folder. On several machines the operator has to copy that file, or a key
-or login made on one machine is unknown to the next. So the first process on a PostgreSQL database stores the fingerprints
-of its peppers and token keys, and a process that shares no pepper or no token key with them refuses to serve. So does one
-that lacks a pepper or a token key which another process *uses*: a digest that the other one has upgraded would be unknown here.
-A pepper that is only present, as in the first step of a rotation, binds no other process.
+Each process reads `secrets.json` in its own data folder. The operator must copy this file to all machines, or a key or
+login made on one machine is unknown on another. So the first process on a PostgreSQL database stores the fingerprints
+of its peppers and token keys. A process refuses to serve if it shares no pepper or no token key with them, or if it lacks a
+pepper or a token key that another process *uses*: digests upgraded there would be unknown here. A pepper that is only
+present, as in the first step of a rotation, may be missing elsewhere.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from task_service.parameter_keys import ParameterKeys
 from task_service.secrets_file import TOKEN_KEY
 
 _ID: Final = "id"
-# Before the name of a pepper or a token key that a process uses, beside the row of that name alone, which the version before reads.
+# Prefix for the name of a used pepper or token key. The row without the prefix remains for the version before.
 _USED: Final = "used:"
 _COLUMNS: Final = deployment.c
 
 
 async def deployment_id(db: Database, now: datetime) -> str:
-    """The id of the deployment, which is made if there is none. Processes that start at the same moment agree.
+    """The id of the deployment, made if it is missing. Processes that start at the same moment agree.
 
     Args:
         db: A database of this version's schema.
-        now: The present.
+        now: The present time.
 
     Raises:
         StoreUnavailable: The database does not answer.
@@ -50,14 +50,14 @@ async def deployment_id(db: Database, now: datetime) -> str:
         return found
     first = db.insert(deployment).values(name=_ID, value=new_id("dep"), noted_at=now)
     async with db.write() as connection:
-        # The first process wins; this waits for a concurrent insert.
+        # The first process wins; the statement waits for a concurrent insert.
         await connection.execute(first.on_conflict_do_nothing(index_elements=[_COLUMNS.name]))
         made: str = (await connection.execute(wanted)).scalar_one()
     return made
 
 
 async def forget_deployment_id(db: Database) -> None:
-    """Delete the id: the next process that serves makes another one, and present logins end.
+    """Delete the id: the next process that serves makes a new id, and present logins end.
 
     Raises:
         StoreUnavailable: The database does not answer.
@@ -67,11 +67,11 @@ async def forget_deployment_id(db: Database) -> None:
 
 
 async def check_secrets(db: Database, fingerprints: Mapping[str, str]) -> None:
-    """Check that these are the secrets of the other processes, or that none are stored yet.
+    """Check that the secrets match those of the other processes, if any are stored.
 
     Args:
         db: A database of this version's schema.
-        fingerprints: By the names of this process's peppers and token keys; empty if there is no file.
+        fingerprints: The fingerprints by the names of this process's peppers and token keys; empty without a file.
 
     Raises:
         ConfigurationError: The secrets do not match.
@@ -86,12 +86,12 @@ async def agree_on_secrets(
 ) -> None:
     """Store the fingerprints for other processes, if the secrets match.
 
-    A new pepper or token key is fine as long as those that other processes use are still present.
+    A new pepper or token key is accepted while those that other processes use are still present.
 
     Args:
         db: A database of this version's schema.
-        fingerprints: By the names of this process's peppers and token keys.
-        in_use: The names of those with which it makes digests and logins.
+        fingerprints: The fingerprints by the names of this process's peppers and token keys.
+        in_use: The names of the pepper and the token key with which it makes digests and logins.
 
     Raises:
         ConfigurationError: The secrets do not match.
@@ -103,7 +103,7 @@ async def agree_on_secrets(
     if stored.items() >= mine.items():
         return
     async with db.write() as connection:
-        # Of two processes that are first at the same moment, one must see the other's.
+        # Two first processes at the same moment must see each other's fingerprints.
         await lock_table(connection, secret_checks)
         stored = await _read_matching(connection, fingerprints)
         for name in sorted(mine.keys() - stored.keys()):
@@ -117,17 +117,17 @@ async def check_parameter_keys(db: Database, keys: ParameterKeys) -> str:
 
     Args:
         db: A database of this version's schema.
-        keys: Those of the setting `parameter_keys`.
+        keys: The keys of the setting `parameter_keys`.
 
     Returns:
         A sentence with the state.
 
     Raises:
-        ConfigurationError: There are keys, and one that is in use is not among them.
+        ConfigurationError: There are keys, but a key in use is missing.
         StoreUnavailable: The database does not answer.
     """
     if not keys.values:
-        return "there are none here; a worker without them fails runs of tasks with secrets"
+        return "this machine has none; a worker without them fails runs of tasks with secrets"
     async with db.read() as connection:
         found = await connection.scalars(
             select(secret_checks.c.pepper_id).where(secret_checks.c.pepper_id.startswith(_USED))
@@ -136,10 +136,10 @@ async def check_parameter_keys(db: Database, keys: ParameterKeys) -> str:
     lacking = [name for name in sorted(used - keys.values.keys()) if not name.startswith(TOKEN_KEY)]
     if lacking:
         raise ConfigurationError(
-            f"TASK_SERVICE_PARAMETER_KEYS lacks {', '.join(lacking)}, which other processes use: this one could not open the"
-            " secrets of tasks. Set it to what task-service parameter-keys prints on a machine that serves."
+            f"TASK_SERVICE_PARAMETER_KEYS lacks {', '.join(lacking)}, which other processes use: this process could not open"
+            " the secrets of tasks. Set the variable to the output of task-service parameter-keys on a machine that serves."
         )
-    return "they open what other processes seal"
+    return "they open the secrets that other processes seal"
 
 
 async def forget_secrets(db: Database) -> None:
@@ -155,18 +155,18 @@ async def forget_secrets(db: Database) -> None:
 async def _read_matching(
     connection: AsyncConnection, fingerprints: Mapping[str, str]
 ) -> dict[str, str]:
-    """The stored fingerprints; raises as :func:`check_secrets`."""
+    """The stored fingerprints; raises errors like :func:`check_secrets`."""
     found = await connection.execute(select(secret_checks.c.pepper_id, secret_checks.c.fingerprint))
     stored = {row.pepper_id: row.fingerprint for row in found}
     shared = stored.keys() & fingerprints.keys()
-    # An older version stored none of token keys.
+    # An older version stored no fingerprints of token keys.
     kinds = {name.startswith(TOKEN_KEY) for name in stored if not name.startswith(_USED)}
     if kinds != {name.startswith(TOKEN_KEY) for name in shared} or any(
         stored[name] != fingerprints[name] for name in shared
     ):
         raise ConfigurationError(
-            "The secrets in the data folder are missing, or not those with which the keys and logins in this database"
-            " were made. Copy secrets.json from a machine that serves it. If that file is lost, run"
+            "The secrets in the data folder are missing, or differ from those of the keys and logins in this database."
+            " Copy secrets.json from a machine that serves it. If that file is lost, run"
             " task-service migrate --new-secrets: all keys and logins made with it are lost too."
         )
     used = {
@@ -174,8 +174,8 @@ async def _read_matching(
     }
     if lacking := [name for name in sorted(used) if fingerprints.get(name) != used[name]]:
         raise ConfigurationError(
-            f"secrets.json in the data folder lacks {', '.join(lacking)}, which other processes use: this one would refuse"
-            " their keys or logins. Copy the file from a machine that serves. If you took the entry out on purpose, run"
-            " task-service migrate --new-secrets with the new file: what was made with the entry is refused from then on."
+            f"secrets.json in the data folder lacks {', '.join(lacking)}, which other processes use: this process would refuse"
+            " their keys or logins. Copy the file from a machine that serves. If you removed the entry on purpose, run"
+            " task-service migrate --new-secrets with the new file: keys and logins made with the entry are then refused."
         )
     return stored

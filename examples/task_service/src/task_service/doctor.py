@@ -1,7 +1,7 @@
-"""Checks for `task-service doctor`: each problem that an operator can mend, and what to do about it.
+"""Checks for `task-service doctor`: the problems that an operator can solve, and their remedies.
 
-It changes nothing: `serve` makes what does not exist yet. What `serve` and `worker` refuse to start with in one line, such as a
-port that is taken, has no check of its own.
+The checks change nothing: `serve` makes missing files and tables. Problems that `serve` and `worker` report in one line at
+start, such as a port in use, have no check.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from task_service.tasks.status import count_live_workers
 
 MAX_SKEW_SECONDS: Final = 5.0
 MIN_FREE_BYTES: Final = 1024**3
-"""Less free space than that is a problem: the alert of `deploy/prometheus-alerts.yml` has the same number."""
+"""Less free space is a problem. The alert in `deploy/prometheus-alerts.yml` has the same number."""
 CONNECTIONS_OF_A_PROCESS: Final = 11
-"""How many connections to PostgreSQL a process takes at most: those of its pool, of the look-ups of keys, and of the queue."""
+"""The most connections of a process to PostgreSQL: of its pool, the look-ups of keys, and the queue."""
 
-# Some are reserved for administrators. Sessions that serve no client do not count.
+# Without the connections reserved for administrators, and sessions that serve no client.
 _CONNECTIONS: Final = text(
     "SELECT current_setting('max_connections')::int AS all, current_setting('max_connections')::int"
     " - current_setting('superuser_reserved_connections')::int - count(*)::int AS free"
@@ -50,8 +50,8 @@ class Finding:
 
     Attributes:
         subject: What was checked.
-        ok: Whether the service can work with it.
-        message: The state and, if there is a problem, what to do.
+        ok: True if there is no problem.
+        message: The state and, for a problem, the remedy.
     """
 
     subject: str
@@ -80,7 +80,7 @@ async def _collect(settings: Settings) -> list[Finding]:
 
 
 async def _check(subject: str, check: Awaitable[str]) -> Finding:
-    """Await a check, which returns the state, or raises what is wrong and what to do."""
+    """Await a check, which returns the state, or raises an error with the problem and its remedy."""
     try:
         return Finding(subject, True, await check)
     except MskAuthError as error:
@@ -89,7 +89,7 @@ async def _check(subject: str, check: Awaitable[str]) -> Finding:
 
 async def _data_folder(folder: Path) -> str:
     if not folder.exists():  # noqa: ASYNC240 - the doctor serves no requests
-        return f"{folder} does not exist yet; it is made at first start"
+        return f"{folder} does not exist yet; the first start makes it"
     status = folder.stat()  # noqa: ASYNC240
     if not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise ConfigurationError(
@@ -102,13 +102,13 @@ async def _data_folder(folder: Path) -> str:
 
 
 def scarce_space(folder: Path) -> str | None:
-    """How much space is free for a folder, if that is little."""
+    """The free space of a folder in words, if it is scarce."""
     free, state = _space(folder)
     return state if free < MIN_FREE_BYTES else None
 
 
 def _space(folder: Path) -> tuple[int, str]:
-    # The folder that exists, or will hold the one that does not yet.
+    # The folder, or its nearest existing parent.
     existing = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(existing).free
     return free, f"{free / 1024**3:.1f} GiB are free for {folder}"
@@ -117,8 +117,8 @@ def _space(folder: Path) -> tuple[int, str]:
 async def _free_space(folder: Path) -> str:
     if scarce := scarce_space(folder):
         raise ConfigurationError(
-            f"only {scarce}; make room, and do not restart processes that serve: they go on reading, and write again as soon"
-            " as there is space"
+            f"only {scarce}; make room, and do not restart processes that serve: they continue to read, and write again when"
+            " there is space"
         )
     return _space(folder)[1]
 
@@ -126,16 +126,16 @@ async def _free_space(folder: Path) -> str:
 async def _secrets(folder: Path) -> str:
     file = folder / FILE_NAME
     if not file.exists():
-        return f"{file} does not exist yet; it is made at first start"
+        return f"{file} does not exist yet; the first start makes it"
     load_or_create_secrets(folder, SystemClock().now())
-    return f"{file} is readable by its owner only"
+    return f"only its owner can read {file}"
 
 
 async def _examine_database(settings: Settings) -> AsyncGenerator[Finding]:
     url = make_url(settings.database_url)
     shown = url.render_as_string(hide_password=True)
     if settings.on_sqlite and not Path(url.database or "").exists():  # noqa: ASYNC240
-        message = f"{shown} does not exist yet; it is made at first start"
+        message = f"{shown} does not exist yet; the first start makes it"
         yield Finding("database", True, message)
         return
     try:
@@ -169,19 +169,19 @@ async def _answers(db: Database, shown: str) -> str:
             found = await connection.scalar(text(statement))
     except StoreUnavailable as error:
         raise ConfigurationError(
-            f"{shown} does not answer ({reported(error)}); check that it runs, that this machine reaches it and that"
+            f"{shown} does not answer ({reported(error)}); check that it runs, that this machine can reach it and that"
             " TASK_SERVICE_DATABASE_URL is correct"
         ) from error
     if is_server and found:
         raise ConfigurationError(
-            f"{shown} is a hot standby, which may not have a revocation yet and is never read; in"
-            " TASK_SERVICE_DATABASE_URL name the primary's host only, or add target_session_attrs=read-write"
+            f"{shown} is a hot standby, which may not have the latest revocations, so the service does not read it; in"
+            " TASK_SERVICE_DATABASE_URL name only the primary's host, or add target_session_attrs=read-write"
         )
     return f"{shown} answers"
 
 
 def reported(error: StoreUnavailable) -> str:
-    """What the driver reports, in one line. It names users, hosts and files, and no password."""
+    """The driver's report, in one line. It has names of users, hosts and files, and no password."""
     cause = error.__cause__ or error
     original = cause.orig if isinstance(cause, exc.DBAPIError) else cause
     return str(original).partition("\n")[0] or type(original).__name__
@@ -189,11 +189,11 @@ def reported(error: StoreUnavailable) -> str:
 
 async def _pooling(db: Database, _: Settings) -> str:
     await refuse_shared_sessions(db)
-    return "each connection has a session of its own"
+    return "each connection has its own session"
 
 
 async def _primary(db: Database, _: Settings) -> str:
-    # Imported here, because the driver takes 10 MB that a service on SQLite does not need.
+    # Imported here, because the driver needs 10 MB of memory, and a service on SQLite does not use it.
     from task_service.db.primaries import refuse_two_primaries
 
     await refuse_two_primaries(db)
@@ -216,7 +216,7 @@ async def _connections(db: Database, _: Settings) -> str:
         return f"{row.free} of PostgreSQL's {row.all} are free"
     return (
         f"only {row.free} of PostgreSQL's {row.all} are free, and each process takes up to"
-        f" {CONNECTIONS_OF_A_PROCESS}; before you start another one, raise max_connections"
+        f" {CONNECTIONS_OF_A_PROCESS}; before you start another process, raise max_connections"
     )
 
 
@@ -229,15 +229,15 @@ async def _schema(db: Database, settings: Settings) -> str:
                 )
             return "this version's"
         case SchemaState.NEWER:
-            return "a newer version made it, and this version can use it"
+            return "made by a newer version, and usable by this version"
         case SchemaState.OLDER:
             may_create = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
             if not settings.on_sqlite and not await _scalar(db, may_create):
                 raise ConfigurationError(
-                    "the database's user may not create tables; as its administrator run:"
+                    "the database's user may not create tables; as the database's administrator run:"
                     " GRANT CREATE ON SCHEMA public TO that user"
                 )
-            return "is brought to this version at start"
+            return "the next start migrates it to this version"
 
 
 async def _secrets_of_tasks(db: Database, settings: Settings) -> str:
@@ -245,18 +245,18 @@ async def _secrets_of_tasks(db: Database, settings: Settings) -> str:
         return ()
 
     if not (settings.data_dir / FILE_NAME).exists():
-        return f"without {FILE_NAME} none of them can be read here"
+        return f"without {FILE_NAME} they cannot be read here"
     keys = load_or_create_secrets(settings.data_dir, SystemClock().now()).parameter_keys
     registry = HandlerRegistry.load(HandlerEnvironment(no_commands))
     parameters = TaskParameters(registry, keys)
     if lacking := await lacking_keys(db, parameters):
         raise ConfigurationError(
-            f"{FILE_NAME} lacks {', '.join(sorted(lacking))}, with which some are sealed: their runs fail. Put the pepper back,"
+            f"{FILE_NAME} lacks {', '.join(sorted(lacking))}, with which some are sealed: their runs fail. Restore the pepper,"
             " or have these secrets entered again"
         )
     if await any_unsealed(db, parameters):
         return (
-            "some are in plain text, or sealed with an earlier pepper; once no older process runs, run:"
+            "some are in plain text, or sealed with an earlier pepper; after the last older process has stopped, run:"
             " task-service migrate --finish"
         )
     return "are sealed with the current pepper"
@@ -281,10 +281,10 @@ async def _clock(db: Database, _: Settings) -> str:
 async def _shared_secrets(db: Database, settings: Settings) -> str:
     if not (settings.data_dir / FILE_NAME).exists():
         await check_secrets(db, {})
-        return "no other process has stored any"
+        return "no other process has stored fingerprints of its secrets"
     secrets = load_or_create_secrets(settings.data_dir, SystemClock().now())
     await check_secrets(db, secrets.fingerprints)
-    return "these secrets are those of the other processes"
+    return "the other processes have the same secrets"
 
 
 async def _parameter_keys(db: Database, settings: Settings) -> str:
@@ -296,10 +296,10 @@ async def _workers(db: Database, settings: Settings) -> str:
         return f"{count} alive"
     if settings.leaves_runs:
         raise ConfigurationError(
-            "none is alive, and with TASK_SERVICE_EXECUTE_RUNS=never no process executes runs;"
+            "no worker is alive, and with TASK_SERVICE_EXECUTE_RUNS=never no other process executes runs;"
             " run: task-service worker"
         )
-    return "none is alive; task-service serve executes runs itself"
+    return "no worker is alive; task-service serve executes runs itself"
 
 
 async def _scalar(db: Database, statement: str) -> Any:

@@ -1,4 +1,4 @@
-"""The service's own problems, in the library's tree of errors and rendered like its."""
+"""The service's own problems, subclasses of the library's errors and rendered like them."""
 
 from collections.abc import Mapping
 
@@ -53,7 +53,7 @@ class SessionNotFound(NotFound):
 
 
 class LoginFailed(Problem):
-    """One answer for an unknown user, a wrong password, a disabled account and one without a password."""
+    """The same answer for an unknown user, a wrong password, and accounts that are disabled or have no password."""
 
     status = 401
     code = "login_failed"
@@ -66,7 +66,7 @@ class LoginFailed(Problem):
 
 
 class PasswordLoginOff(Problem):
-    """The operator switched the service's own passwords off; people log in at the identity provider."""
+    """The operator has switched off the service's own passwords; people log in at the identity provider."""
 
     status = 403
     code = "password_login_off"
@@ -75,7 +75,7 @@ class PasswordLoginOff(Problem):
 
 
 class ProviderLoginRefused(Problem):
-    """A login at the identity provider that is not accepted here."""
+    """The service does not accept this login at the identity provider."""
 
     status = 403
     code = "provider_login_refused"
@@ -84,7 +84,7 @@ class ProviderLoginRefused(Problem):
 
 
 class ProviderUnavailable(Problem):
-    """The identity provider does not answer, or not as OpenID Connect demands."""
+    """The identity provider does not answer, or violates OpenID Connect."""
 
     status = 503
     code = "provider_unavailable"
@@ -93,7 +93,7 @@ class ProviderUnavailable(Problem):
 
 
 class LogoutRefused(Problem):
-    """A logout that the identity provider asks for, and that is not carried out."""
+    """The service refuses a logout from the identity provider."""
 
     status = 400
     code = "logout_refused"
@@ -101,7 +101,7 @@ class LogoutRefused(Problem):
     default_detail = "The logout token is not valid."
 
     def members(self) -> Mapping[str, object]:
-        """With the code that OpenID Connect Back-Channel Logout 1.0, section 2.8, has for every failure."""
+        """The code for every failure in OpenID Connect Back-Channel Logout 1.0, section 2.8."""
         return {"error": "invalid_request"}
 
 
@@ -117,18 +117,16 @@ class LinkInvalid(Problem):
 
 
 class UsernameTaken(Problem):
-    """There is a user or a service account of that name."""
+    """A user or a service account has this name."""
 
     status = 409
     code = "username_taken"
     title = "The user name is taken"
-    default_detail = (
-        "There is already a user or a service account with this name. Choose another one."
-    )
+    default_detail = "A user or a service account already has this name. Choose another name."
 
 
 class LastAdministrator(Problem):
-    """The change would leave no administrator who can log in by the present settings."""
+    """After the change no administrator could log in with the present settings."""
 
     status = 409
     code = "last_administrator"
@@ -137,7 +135,7 @@ class LastAdministrator(Problem):
 
 
 class RunNotCancellable(Problem):
-    """The run is over already."""
+    """The run is already over."""
 
     status = 409
     code = "run_finished"
@@ -157,7 +155,7 @@ class TaskOwnerDisabled(Problem):
 
 
 class RunQueueFull(Problem):
-    """The user has reached the limit of queued runs; more are accepted once some have started."""
+    """The user has reached the limit of queued runs, until some have started."""
 
     status = 429
     code = "run_queue_full"
@@ -193,7 +191,7 @@ class BodyTooLarge(Problem):
     status = 413
     code = "content_too_large"
     title = "The request body is too large"
-    default_detail = "The request body is larger than 1 MiB. Send a smaller one."
+    default_detail = "The request body is larger than 1 MiB. Send a smaller body."
 
 
 class LengthRequired(Problem):
@@ -202,7 +200,7 @@ class LengthRequired(Problem):
     status = 411
     code = "length_required"
     title = "The length of the body is missing"
-    default_detail = "Send the body with a Content-Length, and not in chunks."
+    default_detail = "Send the body with a Content-Length, not in chunks."
 
 
 class MisdirectedRequest(Problem):
@@ -222,7 +220,7 @@ class MethodNotAllowed(Problem):
     status = 405
     code = "method_not_allowed"
     title = "The method is not allowed"
-    default_detail = "This path does not allow the method. Use one of those in the header 'Allow'."
+    default_detail = "This path does not allow the method. Use a method from the header 'Allow'."
 
 
 class InternalError(Problem):

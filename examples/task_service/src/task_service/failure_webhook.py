@@ -1,7 +1,7 @@
-"""Reports runs that failed or timed out to one address, signed as Standard Webhooks describes it (standardwebhooks.com).
+"""Reports failed and timed-out runs to one address, signed by the rules of Standard Webhooks (standardwebhooks.com).
 
-The worker that ends a run writes when its report is due, in the same statement. A process that serves claims what is due,
-posts it, and takes the mark off. So a report is sent at least once, by whichever process is there; the receiver tells a
+The worker that ends a run writes the time of its report, in the same statement. A process that serves claims a due report,
+posts it, and removes the time. So a report is sent at least once, by any process; the receiver recognises a
 repetition by `webhook-id`.
 """
 
@@ -46,7 +46,7 @@ async def post(url: str, body: bytes, headers: dict[str, str]) -> int:
         HTTPError, InvalidURL, TimeoutError: The address does not answer.
     """
     async with (
-        # The limit of the client is for each of its reads alone.
+        # The client's own limit is only for each read.
         asyncio.timeout(_TIMEOUT_SECONDS),
         AsyncClient(timeout=_TIMEOUT_SECONDS) as client,
         client.stream("POST", url, content=body, headers=headers) as response,
@@ -59,11 +59,11 @@ class FailureWebhook:
 
     Args:
         db: The service's database.
-        clock: For the times of reports.
-        url: Where they are sent.
-        secret: Signs them.
+        clock: The clock of reports.
+        url: Their address.
+        secret: The secret that signs reports.
         base_url: The service's origin, for the address of a run.
-        post: Sends one; tests replace it.
+        post: Sends a report; tests replace it.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FailureWebhook:
             await wait_for_event(stopping, _PAUSE_SECONDS)
 
     async def send_due(self) -> None:
-        """Send each report that is due, and drop those of runs that ended more than a day ago.
+        """Send each due report, and drop reports of runs that ended more than a day ago.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -125,7 +125,7 @@ class FailureWebhook:
         )
 
     async def _claim(self, row: Row[Any], now: datetime) -> bool:
-        """Whether this process is the one that sends it. Otherwise, and if it fails, it is due again later and later."""
+        """True if this process claimed the report. Until it is sent, it is due again after longer and longer times."""
         again = now + max(_FIRST_RETRY, now - row.finished_at)
         claimed = await self._db.execute(
             update(runs)
@@ -150,7 +150,7 @@ class FailureWebhook:
         try:
             status = await self._post(self._url, body, headers)
         except (HTTPError, InvalidURL, TimeoutError) as error:
-            # Its text may have the address, which people treat as a secret.
+            # The error's text may have the address, which people treat as a secret.
             _log.warning(
                 "the webhook got no answer about the run %s: %s", row.id, type(error).__name__
             )

@@ -1,4 +1,4 @@
-"""What a process that serves does once an hour."""
+"""The hourly work of a process that serves."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ async def purge(services: Services) -> None:
 
 
 async def announce(services: Services) -> None:
-    """Announce which keys end soon; the audit log records each announcement.
+    """Announce keys that end soon; the audit log records each announcement.
 
-    Every process that serves does this, and each announcement is made by one of them.
+    Every process that serves calls this, and one of them makes each announcement.
     """
     if count := await AsyncKeyExpiry(services.authenticator).announce():
         _log.info("announced the end of %d keys", count)

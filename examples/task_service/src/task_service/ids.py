@@ -13,6 +13,6 @@ def new_id(prefix: str) -> str:
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """True if `text` has the form of :func:`new_id`; other texts need not reach a database."""
+    """True if `text` has the form of :func:`new_id`; other texts need no look-up."""
     head, _, tail = text.partition("_")
     return head == prefix and len(tail) == _LENGTH and tail.isascii() and tail.isalnum()

@@ -1,7 +1,7 @@
-"""The login cookie of the pages: written, cleared and read here, and translated into `Authorization: Bearer …`.
+"""The login cookie of the pages, and its translation into `Authorization: Bearer …`.
 
 `__Host-` makes the browser require Secure, Path=/ and no Domain, so neither a subdomain nor plain HTTP can
-plant one (RFC 6265bis, section 4.1.3.2). Scripts cannot read it, and browsers do not send it from another site.
+set the cookie (RFC 6265bis, section 4.1.3.2). Scripts cannot read it, and browsers do not send it from another site.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .errors import MisdirectedRequest
 
 NAME: Final = "__Host-task_session"
 PENDING: Final = "__Host-task_login"
-"""The session in which authlib keeps a login at the identity provider. The browser comes back from another site, so it is
-`SameSite=Lax`."""
+"""The cookie of the session in which authlib keeps a login at the identity provider. The browser returns from another site,
+so it is `SameSite=Lax`."""
 _NAME: Final = NAME.encode()
 _JWT_SHAPED: Final = re.compile(r"eyJ[0-9A-Za-z_-]*\.[0-9A-Za-z_-]+\.[0-9A-Za-z_-]+")
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -55,8 +55,8 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         headers: The raw headers of an ASGI scope.
 
     Returns:
-        None without such a cookie, and also with two of them: browsers never send two `__Host-` cookies of one name, so
-        the client tries to make two readers disagree.
+        None without such a cookie, or with two of them: browsers never send two `__Host-` cookies of the same name, so
+        the client wants two readers to disagree.
     """
     found = [
         value.strip()
@@ -69,28 +69,28 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def is_credential(request: Request) -> bool:
-    """Whether the request was authenticated by its login cookie, rather than by a header of its own."""
+    """True if the login cookie, and not a header, authenticated the request."""
     token = read(request.scope["headers"])
     return token is not None and request.headers.get("authorization") == f"Bearer {token}"
 
 
 class LoginCookie:
-    """Middleware that translates the login cookie into `Authorization: Bearer …`, for requests of our own pages only.
+    """Middleware that translates the login cookie into `Authorization: Bearer …`, only for requests of the service's pages.
 
-    Browsers attach cookies to requests that any site makes them send, but no `Authorization` header. So the cookie
-    counts only where the browser declares the request same-origin: SameSite is the first defence, this the second
-    (ASVS 5.0, section 3.5). Only a login token may be in it: an API key in a cookie is ignored.
+    Any site can make a browser send a request with the cookie, but not with an `Authorization` header. So the cookie
+    is accepted only if the browser declares the request same-origin: SameSite is the first defence, this the second
+    (ASVS 5.0, section 3.5). The cookie may contain only a login token: an API key in a cookie is ignored.
 
     Args:
         app: The application inside.
         base_url: The service's origin for browsers.
-        loopback: Whether the service listens on this machine only. Then only this machine's names are served, because a
-            foreign name that resolves to this machine (DNS rebinding) would otherwise be one of our origins.
+        loopback: True if the service listens only for this machine. Then only this machine's names are served, because a
+            foreign name that resolves to this machine (DNS rebinding) would otherwise be a valid origin.
 
     Raises:
         RequestMalformed: The request has a bearer credential beside the cookie.
-        Forbidden: Another site may have sent it.
-        MisdirectedRequest: Its host is not this service.
+        Forbidden: Another site may have sent the request.
+        MisdirectedRequest: The request's host is not this service.
     """
 
     def __init__(self, app: ASGIApp, *, base_url: str, loopback: bool) -> None:
@@ -102,7 +102,7 @@ class LoginCookie:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http":
-            # The browser's scheme, which a proxy that ends TLS has hidden.
+            # The browser's scheme, which is lost behind a TLS proxy.
             scope["scheme"] = self._scheme
             token = read(scope["headers"])
             if token is not None and _JWT_SHAPED.fullmatch(token) is not None:
@@ -121,7 +121,7 @@ class LoginCookie:
             raise RequestMalformed(
                 "The request has a login cookie and an Authorization header. Send one of them."
             )
-        # A remaining header is of another scheme, such as a proxy's own Basic login, and not meant for the service.
+        # A remaining header has another scheme, such as a proxy's own Basic login, and is not for the service.
         others = [header for header in headers if header[0] != b"authorization"]
         scope["headers"] = [*others, (b"authorization", b"Bearer " + token.encode())]
 

@@ -1,4 +1,4 @@
-"""How this process allocates memory, and whether other processes may read it."""
+"""Memory settings of this process: its allocation, and its protection from other processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 def return_large_blocks() -> None:
-    """Make glibc return large blocks to the system as soon as they are freed. Does nothing elsewhere.
+    """Make glibc return large blocks to the system immediately when they are freed. Does nothing with other libraries.
 
-    Each password hash takes 19 MiB for a moment. glibc learns from the first one that blocks of that size are
-    common, and keeps one for every thread from then on; setting the threshold makes it stop learning. Few arenas,
-    because most of the service's threads (one for each connection to SQLite) allocate little.
+    Each password hash briefly needs 19 MiB. After the first hash glibc raises its threshold and would keep such a block for
+    every thread; a fixed threshold prevents this. Few arenas are enough, because most of the service's threads (one for
+    each connection to SQLite) allocate little.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -30,21 +30,21 @@ def return_large_blocks() -> None:
 
 
 def hide_memory() -> None:
-    """Keep other processes of the same user from this one's memory, environment and open files. Linux only.
+    """Keep other processes of the same user from this process's memory, environment and open files. Linux only.
 
-    `/proc/PID/environ`, `/proc/PID/mem` and debuggers are root's from here on, and a crash writes no core dump: the
-    environment has the passwords of databases, and memory the secrets of the data folder. What this process executes
-    is not hidden.
+    After the call only root can read `/proc/PID/environ` and `/proc/PID/mem` or attach a debugger, and a crash writes no
+    core dump: the environment has the passwords of databases, and memory the secrets of the data folder. Programs
+    that this process executes are not protected.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def keep_what_exists() -> None:
-    """Take everything that exists from the garbage collector, for a process that has started and will serve until it ends.
+    """Exclude all present objects from garbage collection, for a process that has started and will serve until it ends.
 
-    Modules, routes and statements are two hundred thousand objects. While the collector looks at all of them, for a tenth of a
-    second, no request is answered.
+    Modules, routes and statements are two hundred thousand objects. Collecting them all would stop requests for a tenth of a
+    second.
     """
     gc.collect()
     gc.freeze()

@@ -5,13 +5,13 @@ From the outside in:
 1. uvicorn's `ProxyHeadersMiddleware`: the client's address, as trusted proxies report it.
 2. :class:`SecurityHeaders` on every response.
 3. :class:`RequestLog`: request id, log line, metrics, and the response to uncaught errors.
-4. :class:`HeadAsGet`: HEAD is routed like GET, so every guard of GET holds for it.
+4. :class:`HeadAsGet`: HEAD is routed like GET, so every guard of GET applies.
 5. :class:`BodyLimit` refuses bodies that are too large, or of unknown length.
-6. :class:`~task_service.login_cookie.LoginCookie` translates the pages' cookie into the only header that is read for
-   credentials.
-7. :class:`~task_service.compression.Compression` of the answers that hold no secret.
+6. :class:`~task_service.login_cookie.LoginCookie` translates the pages' cookie into `Authorization`, the only header that
+   is read for credentials.
+7. :class:`~task_service.compression.Compression` of answers without secrets.
 
-Slow clients and many connections of one address are the work of the proxy in front (`deploy/`).
+The proxy in front (`deploy/`) handles slow clients and many connections from one address.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 _CLIENT_CLOSED_REQUEST: Final = (
     499  # nginx's code for a client that disconnected before the response
 )
-# What a monitor asks every few seconds has no span.
+# Frequent requests of monitors have no span.
 # What monitors ask several times a minute.
 _MONITORED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 
@@ -64,7 +64,7 @@ class SecurityHeaders:
 
     Args:
         app: The application inside.
-        https: Whether the base URL is https; then browsers must use TLS only.
+        https: True if the base URL is https; then browsers must use only TLS.
     """
 
     def __init__(self, app: ASGIApp, *, https: bool) -> None:
@@ -100,14 +100,14 @@ class SecurityHeaders:
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """Logs, measures and traces each request, and renders errors that were not caught.
+    """Logs, measures and traces each request, and renders uncaught errors.
 
     Attributes:
         app: The application inside.
         clock: Measures the time of a response.
         metrics: Counts responses.
-        untrusted_proxies: Logs clients whose `X-Forwarded-For` was not believed.
-        route_of: The path template of a request that was routed, from its scope.
+        untrusted_proxies: Logs clients whose `X-Forwarded-For` was ignored.
+        route_of: The path template of a routed request, from its scope.
         answer: Renders a problem.
         key_activity: Counts requests of keys.
         tracing: Begins and ends spans; None makes none.
@@ -127,7 +127,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        # A copy: the inner middleware changes it, and the server keeps its own.
+        # The inner middleware changes this copy; the server keeps its own scope.
         scope = dict(scope)
         record = RequestRecord(
             new_id("req"),
@@ -161,7 +161,7 @@ class RequestLog:
             if sent.status is None:
                 await self._render(InternalError(), scope, receive, sent)
             elif not sent.complete:
-                raise  # the server resets the connection, so that no client takes a part for the whole
+                raise  # the server resets the connection, so that no client takes a part for the whole answer
 
     async def _render(self, problem: Problem, scope: Scope, receive: Receive, sent: _Sent) -> None:
         response = await self.answer(Request(scope), problem)
@@ -211,7 +211,7 @@ class _Sent:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            # A plain number: the console prints a member of HTTPStatus by its name.
+            # Not a member of HTTPStatus, which the console would print by its name.
             self.status = int(message["status"])
             headers = [*message.get("headers", ()), (b"x-request-id", self._request_id)]
             for name, value in headers:
@@ -237,7 +237,7 @@ class HeadAsGet:
         answered = asyncio.Event()
 
         async def receive_until_answered() -> Message:
-            # An endless stream ends when its client disconnects, so this reports a disconnect after the head.
+            # An endless stream ends when its client disconnects, so report a disconnect after the head.
             if answered.is_set():
                 return {"type": "http.disconnect"}
             return await receive()
@@ -256,14 +256,14 @@ class HeadAsGet:
 
 
 class BodyLimit:
-    """Refuses a body that is too large before any of it is read.
+    """Refuses a body that is too large, before the service reads any of it.
 
-    The server reads no more than the length that the request states, so a request has to state it. Without chunks there
-    are no trailers either, whose fields the server would add to those of the head, which a proxy has checked.
+    The server reads no more than the stated length, so a request must state it. Chunked bodies are refused also because of
+    their trailers, whose fields the server would add to the head that a proxy has checked.
 
     Raises:
         LengthRequired: The request does not state the length of its body.
-        BodyTooLarge: It is longer than :data:`MAX_BODY_BYTES`.
+        BodyTooLarge: The body is longer than :data:`MAX_BODY_BYTES`.
     """
 
     def __init__(self, app: ASGIApp) -> None:

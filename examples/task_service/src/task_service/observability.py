@@ -36,14 +36,14 @@ from msk_auth.redaction import RedactingFilter, redact
 
 from .request_record import current_request
 
-# Each counter would have a second series with the time at which it was made, in the text format as a gauge.
+# Without the second series of each counter, a gauge with its time of creation.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 LogFormat = Literal["console", "json"]
 
 ACCESS_LOGGER: Final = "task_service.access"
-"""The logger of the line of each request. No other text of a record is written than these fields, which are the service's
-own: ids, a route's template, a parsed address. So the line is not searched for secrets."""
+"""The logger of each request's line. The line has only fields of the service: ids, a route's template, a parsed address. So
+it is not searched for secrets."""
 
 _ACCESS_FIELDS: Final = (
     "request_id",
@@ -57,7 +57,7 @@ _ACCESS_FIELDS: Final = (
     "key_id",
 )
 _access_log: Final = logging.getLogger(ACCESS_LOGGER)
-# RFC 9110's methods and PATCH; all others share one label, or clients could add labels without bound.
+# RFC 9110's methods and PATCH. Others share one label, since clients could invent any number of methods.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Seconds. Most answers take less than the 5 ms at which Prometheus' own buckets begin.
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -66,16 +66,16 @@ _RUN_BUCKETS: Final = (*_BUCKETS, 30, 60, 300, 900, 3600, 21600, 86400)
 
 
 class RunMetrics:
-    """What this process has executed.
+    """Metrics of the runs that this process executes.
 
     Args:
-        registry: Where the metrics are added.
+        registry: Gets the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._ended = Counter(
             "task_service_runs_ended",
-            "Runs that this process has ended, by their final state.",
+            "Runs that this process has ended, by final state.",
             ["state"],
             registry=registry,
         )
@@ -105,22 +105,22 @@ class RunMetrics:
 def serve_worker_metrics(
     registry: CollectorRegistry, host: str, port: int
 ) -> tuple[WSGIServer, Thread]:
-    """Serve the metrics of a process that serves nothing else, from a thread, until the server is shut down.
+    """Serve only the metrics of a process, in a thread, until the server is shut down.
 
     Args:
         registry: The metrics.
         host: The address to listen on.
-        port: The port; 0 takes a free one.
+        port: The port; 0 means any free port.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The port is in use.
     """
     add_process_metrics(registry)
     return start_http_server(port, host, registry)
 
 
 def add_process_metrics(registry: CollectorRegistry) -> None:
-    """Add what every process has: the versions, and `process_*` (processor time, memory, open files; Linux only)."""
+    """Add the metrics of every process: the versions, and `process_*` (processor time, memory, open files; Linux only)."""
     Gauge(
         "task_service_build_info",
         "1, with the versions of this process.",
@@ -131,7 +131,7 @@ def add_process_metrics(registry: CollectorRegistry) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """The free space of the folder's file system: 0 if the folder is gone, so that the alert of a full disk tells."""
+    """The free space of the folder's file system; 0 if the folder is gone, which raises the alert of a full disk."""
     try:
         return disk_usage(folder).free
     except OSError:
@@ -139,14 +139,14 @@ def free_bytes(folder: Path) -> int:
 
 
 class Metrics:
-    """The service's counters, in a registry of their own. No label names a person, a key or an address.
+    """The service's metrics, in their own registry. No label names a person, a key or an address.
 
     Attributes:
-        audit_left_out: Counts audit entries that were logged and are not in the audit log.
-        connections: The connections of this process's pool that are in use.
+        audit_left_out: Counts audit entries that are only in the process's log.
+        connections: The used connections of this process's pool.
         data_folder_free: The free space of the data folder's file system.
         refusals: Counts refused requests, by the code of the refusal.
-        runs: Those of the runs that this process executes.
+        runs: The metrics of the runs that this process executes.
     """
 
     content_type: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -211,8 +211,8 @@ class Metrics:
         Args:
             method: From :func:`known_method`.
             route: The path's template, never the path itself.
-            status: The response's.
-            seconds: The time it took; None for a stream, whose time means nothing.
+            status: The response's status.
+            seconds: The response's time; None for a stream.
         """
         self._in_flight.dec()
         self._requests.labels(method, route, status).inc()
@@ -231,7 +231,7 @@ class Metrics:
 
 
 def known_method(method: str) -> str:
-    """The method of a request; `other` for one that the client invented."""
+    """The method of a request; `other` for an unknown method."""
     return method if method in _METHODS else "other"
 
 
@@ -239,14 +239,14 @@ def log_request(fields: Mapping[str, str | float | None], *, routine: bool) -> N
     """Write the line of a request.
 
     Args:
-        fields: One for each of the line.
-        routine: Whether a monitor got the answer that it expects, several times a minute: such a line has the level DEBUG.
+        fields: The fields of the line.
+        routine: True for a monitor's expected answer, several times a minute: its line has the level DEBUG.
     """
     _access_log.log(logging.DEBUG if routine else logging.INFO, "answered", extra=dict(fields))
 
 
 class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
-    """Writes the line of each request directly, which takes a twentieth of the time of structlog's processors."""
+    """Writes each request's line directly, in a twentieth of the time of structlog's processors."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.name != ACCESS_LOGGER:
@@ -305,7 +305,7 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    # authlib writes the proof keys of logins.
+    # authlib logs the proof keys of logins.
     for chatty in ("aiosqlite", "alembic", "authlib", "httpx2", "httpcore2", "procrastinate"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
@@ -313,7 +313,7 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
 def _with_request_id(
     _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    # So that an error is found by the X-Request-Id that the client has seen.
+    # The client's X-Request-Id leads to the error.
     request = current_request.get()
     if request is not None:
         event_dict.setdefault("request_id", request.id)
@@ -338,7 +338,7 @@ def redact_values(
 
 
 def redacted(value: Any) -> Any:
-    """A value of a log with a mask in the place of each key or token, also inside its members."""
+    """A value for a log, with a mask in place of each key or token, also in nested values."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):

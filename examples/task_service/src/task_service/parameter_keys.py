@@ -1,6 +1,6 @@
 """The keys that seal the secrets in the parameters of tasks: each is derived from a pepper of `secrets.json`, and has its id.
 
-A worker has no peppers, with which it could make digests of API keys. It gets these keys alone, in its environment.
+A worker gets only these keys, in its environment. With peppers it could make digests of API keys.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class ParameterKeys:
     """The keys by the ids of their peppers.
 
     Attributes:
-        values: Each of 32 bytes.
-        current: The id of the key that seals; None if this process only opens.
+        values: The keys, of 32 bytes each.
+        current: The id of the key that seals; None if this process only opens secrets.
     """
 
     values: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
@@ -28,10 +28,10 @@ class ParameterKeys:
 
     @classmethod
     def parse(cls, text: str) -> ParameterKeys:
-        """The keys of :meth:`to_text`, which only open.
+        """The keys from the result of :meth:`to_text`, which only open secrets.
 
         Raises:
-            ValueError: It has another form. The message never quotes it.
+            ValueError: The text has another form. The message never quotes it.
         """
         values: dict[str, bytes] = {}
         for entry in text.split(","):
@@ -42,7 +42,7 @@ class ParameterKeys:
             except (binascii.Error, ValueError):
                 values[pepper_id] = b""
             if not pepper_id or len(values[pepper_id]) != _BYTES:
-                raise ValueError("write the line that task-service parameter-keys prints")
+                raise ValueError("write the output of task-service parameter-keys")
         return cls(values)
 
     def to_text(self) -> str:

@@ -4,9 +4,9 @@
     GET /login/oidc/callback              it comes back with a code, which is exchanged for an ID token
     POST /login/oidc/backchannel-logout   the provider itself ends sessions (OpenID Connect Back-Channel Logout 1.0)
 
-authlib's client speaks with the provider: it keeps `state`, `nonce` and the code verifier of the login that a browser began last
-in the session of Starlette's middleware, and verifies the ID token. Who it stands for is looked up by issuer and subject, and by
-nothing else: a name or an e-mail address that the provider lets people choose must not open an account that exists here.
+authlib's client talks to the provider: it keeps `state`, `nonce` and the code verifier of a browser's latest login
+in the session of Starlette's middleware, and verifies the ID token. The service finds the user only by issuer and subject:
+a name or an e-mail address that people can choose at the provider must not open an existing account.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ _log = logging.getLogger(__name__)
 CALLBACK: Final = "/login/oidc/callback"
 LOGOUT: Final = "/login/oidc/backchannel-logout"
 PENDING_SECONDS: Final = 600
-"""How long a person may take at the provider."""
+"""The time for a person's login at the provider."""
 
 UNKNOWN_AGE: Final = timedelta(days=1)
-"""How old a login counts if the provider does not send `auth_time`: too old for everything that needs a recent one."""
+"""The assumed age of a login if the provider does not send `auth_time`: too old to count as recent."""
 
 _SCOPE: Final = "openid profile email"
 _TIMEOUT_SECONDS: Final = 10.0
 _CLOCK_LEEWAY_SECONDS: Final = 120
-# An address that is longer is refused by many servers.
+# Many servers refuse a longer address.
 _MAX_HINT: Final = 4_000
-# authlib takes every algorithm that the provider lists, and "none" may be among them.
+# authlib accepts every algorithm that the provider lists, perhaps even "none".
 _ALGORITHMS: Final = frozenset(
     {
         *(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)),
@@ -84,25 +84,26 @@ _IDENTITIES = schema.identities.c
 
 
 class OidcLogin:
-    """Logs people in who prove at the provider who they are.
+    """Logs people in at the identity provider.
 
     Args:
-        issuer: The provider's `iss`; its discovery document is under it.
-        settings: Have the service's registration there, and its own origin: the provider must know `base_url + CALLBACK`.
-        accounts: Holds identities.
-        users: The users; who comes for the first time is added.
+        issuer: The provider's `iss`, under which it has its discovery document.
+        settings: The service's registration at the provider, and its own origin: the provider must know
+            `base_url + CALLBACK`.
+        accounts: The database of identities.
+        users: The users; a person's first login adds a user.
         sessions: Starts sessions.
         config: Limits sessions.
         refusals: Counts the refused logins of each address.
-        strays: Counts answers that belong to no login of the browser. Any site can make a browser send these, so they do not
-            keep its address from logging in.
+        strays: Counts answers without a login that the browser began. Any site can make a browser send these, so they do
+            not block logins from its address.
 
     Attributes:
-        name: What the button on the login page calls the provider.
-        logout_tokens: Verifies the provider's logout tokens; keeps its keys fresh while it is open.
+        name: The provider's name on the button of the login page.
+        logout_tokens: Verifies the provider's logout tokens; renews the provider's keys while it is open.
 
     Raises:
-        ConfigurationError: The certificates or the proxy that the environment names cannot be used.
+        ConfigurationError: The environment's certificates or proxy cannot be used.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class OidcLogin:
         self._refusals = refusals
         self._strays = strays
         try:
-            # Reading certificates takes longer than a request, and both halves of a login need the same.
+            # Shared, because reading certificates takes longer than a request.
             self._tls = create_ssl_context()
             AsyncClient(verify=self._tls)
         except (ImportError, InvalidURL, OSError, ValueError) as error:
@@ -149,13 +150,13 @@ class OidcLogin:
         """Send the browser to the provider.
 
         Args:
-            request: Its session keeps what the answer has to belong to.
+            request: The request, whose session keeps the begun login.
             target: The path to open afterwards.
-            replaces: The session that the new one takes the place of.
-            fresh: Whether the person has to log in at the provider again, even if they are logged in there.
+            replaces: The session to replace.
+            fresh: True if the person must log in again, even if already logged in at the provider.
 
         Raises:
-            ProviderUnavailable: Its discovery document cannot be had.
+            ProviderUnavailable: The discovery document cannot be read.
         """
         client = await self._discovered()
         request.session.update(target=target, replaces=replaces)
@@ -167,15 +168,15 @@ class OidcLogin:
         return answer
 
     async def finish(self, request: Request) -> LoggedIn:
-        """Start a session for the person who comes back from the provider.
+        """Start a session for a person who returns from the provider.
 
-        When this returns, no process accepts the token of the session that the new one replaces.
+        When this returns, no process accepts the token of the replaced session.
 
         Args:
             request: The callback, with the session of :meth:`begin`.
 
         Raises:
-            ProviderLoginRefused: The answer belongs to no login that the browser has begun, or the person may not log in.
+            ProviderLoginRefused: The browser has not begun this login, or the person may not log in.
             ProviderUnavailable: The provider does not answer.
             TooManyAttempts: Too many logins from this address were refused; nothing was sent or written.
         """
@@ -183,7 +184,7 @@ class OidcLogin:
         began = await self._client.framework.get_state_data(request.session, state)
         throttle = self._strays if began is None else self._refusals
         await throttle.check()
-        # Before the code is exchanged: what the provider ends from then on must not begin here.
+        # Before the code is exchanged: a login that the provider ends from then on must not begin here.
         last_logout = await self._sessions.last_provider_logout()
         try:
             replaces = request.session.get("replaces")
@@ -199,10 +200,10 @@ class OidcLogin:
             raise
 
     async def logout_url(self, id_token: str) -> str | None:
-        """Where a browser ends the session at the provider as well (OpenID Connect RP-Initiated Logout 1.0).
+        """The address that also ends the browser's session at the provider (OpenID Connect RP-Initiated Logout 1.0).
 
         Returns:
-            None if the provider has no such address, or does not answer: the session here has ended all the same.
+            None if the provider has no such address, or does not answer. The session here has ended in any case.
         """
         try:
             client = await self._discovered()
@@ -218,16 +219,16 @@ class OidcLogin:
         return str(made["url"])
 
     async def log_out(self, logout_token: str) -> None:
-        """Carry out a logout that the provider asks for.
+        """Carry out a logout from the provider.
 
-        When this returns, no process accepts the tokens of the sessions that it names. A logout of a session that is over, or of
-        a person who is unknown here, succeeds (Back-Channel Logout, section 2.7).
+        When this returns, no process accepts the tokens of the named sessions. A logout of an ended session, or of
+        an unknown person, succeeds (Back-Channel Logout, section 2.7).
 
         Args:
-            logout_token: As it was sent. That request has no login: the signature of the token counts.
+            logout_token: The sent token. Its request has no login, only the token's signature.
 
         Raises:
-            LogoutRefused: It is not valid, was used before, or the database or the provider's keys are not there.
+            LogoutRefused: The token is not valid or was used before, or the database or the provider's keys are unavailable.
         """
         try:
             principal = await self.logout_tokens.authenticate([b"Bearer " + logout_token.encode()])
@@ -236,7 +237,7 @@ class OidcLogin:
                 ProviderLogout(
                     issuer=identity.issuer,
                     token_id=cast("str", identity.claims["jti"]),
-                    # Twice, because the clock of another process may be behind this one's.
+                    # Twice, because the clock of another process may be behind.
                     expires_at=cast("datetime", principal.expires_at) + 2 * LOGOUT_LEEWAY,
                     subject=readable(identity.claims, "sub"),
                     provider_sid=readable(identity.claims, "sid"),
@@ -251,14 +252,14 @@ class OidcLogin:
             raise LogoutRefused from error
 
     async def _verify(self, request: Request, *, is_stray: bool) -> tuple[Mapping[str, Any], str]:
-        """The claims of the person who came back, and their ID token."""
+        """The claims of the person who returned, and the ID token."""
         if is_stray:
             raise ProviderLoginRefused(
                 "This login was begun in another window, or too long ago. Log in again."
             )
         client = await self._discovered()
         names_issuer = client.server_metadata.get("authorization_response_iss_parameter_supported")
-        # Another provider may have been mixed in (RFC 9207).
+        # The answer may be from another provider (RFC 9207).
         if request.query_params.get("iss", None if names_issuer else self._issuer) != self._issuer:
             raise ProviderLoginRefused
         expected = {"iss": self._issuer, "aud": self._settings.oidc_client_id}
@@ -281,7 +282,7 @@ class OidcLogin:
             _log.warning("the identity provider did not exchange a code: %s", type(error).__name__)
             raise ProviderUnavailable from error
         finally:
-            # A code is good for one exchange.
+            # A code can be exchanged only once.
             request.session.clear()
         claims = answer.get("userinfo")
         if claims is None or readable(claims, "sub") is None:
@@ -289,7 +290,7 @@ class OidcLogin:
         return claims, answer["id_token"]
 
     async def _find_or_add(self, claims: Mapping[str, Any]) -> User:
-        """The user whom the claims stand for, with the roles that the provider gives them."""
+        """The user of the claims, with the roles from the provider."""
         rules = self._settings
         if rules.oidc_users is None or not rules.oidc_users.applies_to(claims):
             raise ProviderLoginRefused(
@@ -307,7 +308,9 @@ class OidcLogin:
         try:
             return await self._users.change(user.id, roles=[role])
         except LastAdministrator:
-            _log.warning("%s stays an administrator: no other user who can log in is one", user.id)
+            _log.warning(
+                "%s stays an administrator, because no other administrator can log in", user.id
+            )
             return user
 
     async def _add(self, claims: Mapping[str, Any], role: Role) -> User:
@@ -359,7 +362,7 @@ class OidcLogin:
             )
             if updated.rowcount != 1:
                 raise ProviderLoginRefused("Your account is disabled. Ask an administrator.")
-            # The cookie that names it is the client's: only a session of the same user ends.
+            # The client chose the cookie that names this session: end only a session of the same user.
             replaced = replaces is not None and await end_session_of(change, user.id, replaces)
             details = {"issuer": self._issuer}
             logged_in = await self._sessions.start(
@@ -407,14 +410,14 @@ class OidcLogin:
             _check_metadata(metadata, self._issuer)
         except (HTTPError, TypeError, ValueError) as error:
             _log.warning("the identity provider's discovery document cannot be used: %s", error)
-            # Reads it anew.
+            # So that the next call reads the document again.
             self._client = self._register()
             raise ProviderUnavailable from error
         algorithms = "id_token_signing_alg_values_supported"
         metadata[algorithms] = sorted(_ALGORITHMS.intersection(metadata.get(algorithms, ())))
         if self._settings.oidc_client_secret is not None:
             methods = metadata.get("token_endpoint_auth_methods_supported", ())
-            # In a header authlib leaves out the encoding (RFC 6749, section 2.3.1), so the body is preferred.
+            # authlib does not encode the secret in a header (RFC 6749, section 2.3.1), so prefer the body.
             post = "client_secret_post"
             client.client_kwargs["token_endpoint_auth_method"] = (
                 post if post in methods else "client_secret_basic"
@@ -423,10 +426,10 @@ class OidcLogin:
 
 
 def _check_metadata(metadata: Mapping[str, Any], issuer: str) -> None:
-    """Refuse another issuer's document, and addresses without TLS; only an issuer on this machine may have such.
+    """Refuse another issuer's document, and addresses without TLS, except of an issuer on this machine.
 
     Raises:
-        ValueError: It is to be refused.
+        ValueError: The document is refused.
     """
     if metadata.get("issuer") != issuer:
         raise ValueError("it names another issuer")
@@ -438,10 +441,10 @@ def _check_metadata(metadata: Mapping[str, Any], issuer: str) -> None:
 
 
 def _authenticated_at(claims: Mapping[str, Any], now: datetime) -> datetime:
-    """When the person logged in at the provider.
+    """The time of the person's login at the provider.
 
     Raises:
-        ProviderLoginRefused: The ID token has no usable time, or one to come.
+        ProviderLoginRefused: The ID token has no valid time, or a future time.
     """
     at = claims.get("auth_time")
     if at is None:
@@ -452,7 +455,7 @@ def _authenticated_at(claims: Mapping[str, Any], now: datetime) -> datetime:
 
 
 def _names(claims: Mapping[str, object]) -> Iterator[str]:
-    """User names for a newcomer, the best first."""
+    """Possible user names for a new user, the best first."""
     wanted = [claims.get(name) for name in ("preferred_username", "email")]
     names = [normalised_username(text) for text in wanted if isinstance(text, str)]
     name = next(filter(is_username, names), "user")

@@ -1,6 +1,6 @@
-"""The current request, for log lines and audit entries that are written while it is answered, and while its run is executed.
+"""The current request, for log lines and audit entries of its answer and its run.
 
-A context variable carries it, so that neither rules nor repositories take a request as an argument.
+It is in a context variable, so that neither rules nor repositories need a request as an argument.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msk_auth import Principal
 
 _MAX_USER_AGENT: Final = 256
 
-# Version 00 of W3C Trace Context, which is all hexadecimal: it cannot hold a key or a token.
+# Version 00 of W3C Trace Context, only hexadecimal: it cannot contain a key or a token.
 _TRACEPARENT: Final = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -24,12 +24,12 @@ class RequestRecord:
     """One request.
 
     Attributes:
-        id: Fresh and random; answered as `X-Request-Id`.
-        address: Of the client, as trusted proxies report it; None when it is not known.
+        id: A random id, answered as `X-Request-Id`.
+        address: The client's address, as trusted proxies report it; None if unknown.
         user_agent: The header `User-Agent`, from :func:`printable`.
-        principal: Who was authenticated, once that is known.
-        refused_key_id: Of the key that was refused although its secret was right; None if none was.
-        traceparent: The trace that the request belongs to (W3C Trace Context); None if it belongs to none.
+        principal: The authenticated principal, after the authentication.
+        refused_key_id: The id of a key that was refused although its secret was right, or None.
+        traceparent: The trace of the request (W3C Trace Context), or None.
     """
 
     id: str
@@ -49,19 +49,19 @@ current_request: ContextVar[RequestRecord | None] = ContextVar("current_request"
 
 
 def request_address() -> str | None:
-    """The address of the client that is being answered; None outside of a request."""
+    """The address of the current request's client; None outside of a request."""
     record = current_request.get()
     return None if record is None else record.address
 
 
 def request_user_agent() -> str | None:
-    """What the client that is being answered calls itself; None if it says nothing, and outside of a request."""
+    """The `User-Agent` of the current request; None without one, and outside of a request."""
     record = current_request.get()
     return None if record is None else record.user_agent
 
 
 def printable(header: str | None) -> str | None:
-    """An untrusted header as printable text of 256 characters at most: no database takes every character."""
+    """An untrusted header as printable text of at most 256 characters: no database stores every character."""
     if header is None:
         return None
     return "".join(c if c.isprintable() else "?" for c in header[:_MAX_USER_AGENT])

@@ -1,8 +1,7 @@
-"""What `task-service after-restore` does to a database that was restored from a backup, before the service starts on it.
+"""The work of `task-service after-restore` on a database restored from a backup, before the service starts on it.
 
-A backup has what was open when it was made: runs that have ended since and would be executed again, and logins, keys and
-users that have been refused since. Runs and logins end here. Which keys and users were refused is in an export of the audit
-log that was made after the backup.
+A backup has runs that have ended since and would be executed again, and logins, keys and users that are refused now. All
+runs and logins end here. The refused keys and users are in an export of the audit log that is newer than the backup.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .services import Services
 from .tasks.models import RunState
 
 RESTORED: Final = "The database was restored from a backup."
-"""The error of a run that ends because of that."""
+"""The error of a run that `after-restore` ended."""
 
 _REFUSED_KEY: Final = frozenset({"key.revoked", "key.deleted"})
 _DISABLED: Final = frozenset(
@@ -51,7 +50,7 @@ _NOT_REPEATED: Final = frozenset(
 
 
 class AuditedChange(BaseModel):
-    """What is read of an entry of an export of the audit log; older versions write fewer fields."""
+    """The used fields of an entry in an export of the audit log; older versions write fewer fields."""
 
     model_config = ConfigDict(strict=True)
 
@@ -64,7 +63,7 @@ class AuditedChange(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """How many runs and logins ended, keys were revoked, and users and service accounts disabled."""
+    """The numbers of ended runs and logins, revoked keys, and disabled users and service accounts."""
 
     runs: int
     sessions: int
@@ -90,11 +89,11 @@ def read_export(lines: Iterable[str]) -> list[AuditedChange]:
 
 
 async def refuse_what_ended(services: Services, entries: Sequence[AuditedChange]) -> Restoration:
-    """End runs and logins of a restored database, revoke keys and disable users. Doing it twice changes nothing more.
+    """End runs and logins of a restored database, revoke keys and disable users. A second call changes nothing.
 
     Args:
-        services: On the restored database, which no other process uses.
-        entries: From :func:`read_export`: those since the backup, or also before.
+        services: The services on the restored database, which no other process uses.
+        entries: The entries from :func:`read_export` since the backup, perhaps with older entries.
 
     Raises:
         StoreUnavailable: The database does not answer.
@@ -116,10 +115,10 @@ async def refuse_what_ended(services: Services, entries: Sequence[AuditedChange]
     keys = 0
     for key_id in refused_keys:
         record = await services.key_store.find(key_id)
-        # Made after the backup, so it is unknown now.
+        # A key made after the backup is unknown now.
         if record is None or record.status(now) is not KeyStatus.ACTIVE:
             continue
-        # Without an entry of its own: that of the restoration names the keys.
+        # The entry of the restoration names the keys.
         await services.key_store.revoke(
             key_id, owner_id=record.owner_id, at=now, change=lambda _: ()
         )
@@ -134,7 +133,7 @@ async def refuse_what_ended(services: Services, entries: Sequence[AuditedChange]
         except (UserNotFound, ServiceAccountNotFound):
             continue
     async with services.db.write() as connection:
-        # No worker is left that could answer a request to cancel a running one.
+        # No worker could answer a request to cancel a running run.
         ended_runs = await connection.execute(
             update(runs)
             .where(runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)))
@@ -166,11 +165,11 @@ async def refuse_what_ended(services: Services, entries: Sequence[AuditedChange]
 
 
 async def list_actions(services: Services, entries: Sequence[AuditedChange]) -> list[str]:
-    """The changes since the backup that are not made again here, oldest first.
+    """The changes since the backup that `after-restore` does not repeat, oldest first.
 
     Args:
-        services: On the restored database.
-        entries: As :func:`refuse_what_ended`.
+        services: The services on the restored database.
+        entries: As for :func:`refuse_what_ended`.
 
     Raises:
         StoreUnavailable: The database does not answer.

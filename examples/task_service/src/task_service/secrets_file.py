@@ -1,9 +1,9 @@
 """The service's own secrets: `secrets.json` in the data folder.
 
-It holds the peppers for the digests of API keys, and the keys that sign login tokens. From the peppers come the keys that
-seal the secrets of tasks. The first start creates it, and it is never written again: to rotate, the operator adds an entry
-and restarts (the newest token key is the first one; the current pepper is named). A reader of the file can forge logins, so
-a file that is readable by other users than its owner is refused.
+The file has the peppers for the digests of API keys, and the keys that sign login tokens. The keys that seal the secrets
+of tasks are derived from the peppers. The first start creates the file; the service never writes it again. To rotate, the
+operator adds an entry and restarts (the newest token key comes first; `current` names the current pepper). A reader of the
+file can forge logins, so the service refuses a file that other users than its owner can read.
 
 ::
 
@@ -47,14 +47,14 @@ class Secrets:
     """The service's secrets, ready for use.
 
     Attributes:
-        peppers: For the digests of API keys.
-        token_keys: For login tokens.
-        throttle_key: For the names of counts; derived from the current pepper.
-        parameter_keys: For the secrets in the parameters of tasks; derived from the peppers.
-        fingerprints: By name of each pepper and token key, to compare them with those of other processes. A pepper is
-            named by its id, a token key by its id after `token:`.
-        in_use: The names of the current pepper and of the token key that signs: what this process makes with them, the
-            others have to verify.
+        peppers: The peppers for the digests of API keys.
+        token_keys: The keys for login tokens.
+        throttle_key: The key for the names of counts; derived from the current pepper.
+        parameter_keys: The keys for the secrets in the parameters of tasks; derived from the peppers.
+        fingerprints: The fingerprints of peppers and token keys by name, to compare with those of other processes. The name
+            of a pepper is its id, of a token key `token:` and its id.
+        in_use: The names of the current pepper and of the token key that signs; other processes must be able to verify
+            their digests and logins.
     """
 
     peppers: PepperRing
@@ -68,7 +68,7 @@ class Secrets:
 def load_or_create_secrets(data_dir: Path, now: datetime) -> Secrets:
     """Read the secrets of a data folder; create them if there are none.
 
-    Processes that start at the same moment agree: the file appears complete or not at all, and the first one wins.
+    Processes that start at the same moment agree: the file appears complete or not at all, and the first process wins.
 
     Args:
         data_dir: An existing folder.
@@ -116,10 +116,12 @@ def _read(path: Path) -> "_Content":
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigurationError("It is not a regular file. Move it away, or restore the file.")
+            raise ConfigurationError(
+                "This is not a regular file. Move it away, or restore the file."
+            )
         if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigurationError(
-                f"Other users than its owner have access to it (mode {stat.S_IMODE(status.st_mode):04o})."
+                f"Other users than its owner have access (mode {stat.S_IMODE(status.st_mode):04o})."
                 f" If no other user has read it, run: chmod 600 {path}"
             )
         data = file.read(_MAX_BYTES)
@@ -193,7 +195,7 @@ class _Content(_Part):
         )
 
     def to_secrets(self) -> Secrets:
-        """Raises ConfigurationError as the ring of peppers and the keys do."""
+        """Raises ConfigurationError like the ring of peppers and the keys."""
         token_keys = tuple(key.to_signing_key() for key in self.token_keys)
         peppers = {name: _decoded(value) for name, value in self.peppers.values.items()}
         return Secrets(

@@ -1,12 +1,11 @@
 """The HTTP server: uvicorn, which answers every connected client before it stops.
 
-Slow heads and bodies, held connections, large heads and TLS are the work of the proxy in front (`deploy/`). The process
-alone promises what uvicorn does: accepted requests have :attr:`~uvicorn.Config.timeout_graceful_shutdown` to finish
-after a signal to stop, and idle connections are closed.
+The proxy in front (`deploy/`) handles slow heads and bodies, held connections, large heads and TLS. The process itself
+only gives accepted requests :attr:`~uvicorn.Config.timeout_graceful_shutdown` to finish after a signal to stop, and closes
+idle connections.
 
 A restart loses no request if the listening socket outlives the process, as with systemd's socket units: clients that
-connect meanwhile wait for the next process. A socket that ends with its process resets the connections that wait to be
-accepted.
+connect meanwhile wait for the next process. A socket that ends with its process resets connections that were not accepted.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _REQUEST_IN_TRANSIT_SECONDS: Final = 0.3
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket for :meth:`Server.serve`: the one that systemd has passed (sd_listen_fds(3)), or a new one.
+    """A listening socket for :meth:`Server.serve`: the socket from systemd (sd_listen_fds(3)), or a new one.
 
     Args:
-        host: A name or an address of this machine. The passed socket has its own.
-        port: As `host`; 0 takes a free one, and `getsockname()` returns it.
+        host: A name or an address of this machine. A socket from systemd has its own.
+        port: The port, unless the socket is from systemd; 0 means any free port, which `getsockname()` returns.
 
     Raises:
-        ConfigurationError: The address is not available; the message states why, and what to do.
+        ConfigurationError: The address is not available; the message has the reason and a remedy.
     """
     if os.environ.get("LISTEN_PID") == str(os.getpid()):
         listener = socket.socket(fileno=_FIRST_PASSED_SOCKET)
@@ -48,13 +47,13 @@ def bind(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         raise ConfigurationError(
-            f"Cannot listen on port {port} of {host}: {error.strerror}. Set TASK_SERVICE_PORT or TASK_SERVICE_HOST to"
-            " another one, or stop the program that uses it."
+            f"Cannot listen on port {port} of {host}: {error.strerror}. Change TASK_SERVICE_PORT or TASK_SERVICE_HOST,"
+            " or stop the program that uses the port."
         ) from error
 
 
 def is_loopback(host: str) -> bool:
-    """True if this name or address is reachable from this machine only."""
+    """True if only this machine can reach the name or address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -66,9 +65,9 @@ class Server(uvicorn.Server):
 
     Args:
         app: The ASGI application.
-        host: The address it is bound to, for uvicorn's own messages.
-        grace_seconds: How long accepted requests may take to finish after a signal to stop.
-        on_started: Awaited once the service accepts requests.
+        host: The bound address, for uvicorn's own messages.
+        grace_seconds: The time for accepted requests to finish after a signal to stop.
+        on_started: Awaited after the service begins to accept requests.
         on_stopping: Called once, on the event loop, before the server waits for its connections; ends endless streams.
     """
 
@@ -89,7 +88,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 log_config=None,
                 access_log=False,
-                # The middleware decides which proxies to believe.
+                # The middleware decides which proxies to trust.
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=grace_seconds,
@@ -105,10 +104,10 @@ class Server(uvicorn.Server):
             await self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, answer the requests that are in transit, then stop as uvicorn does."""
+        """Accept no more connections, answer the requests in transit, then stop like uvicorn."""
         self._on_stopping()
         for server in self.servers:
             server.close()
-        # uvicorn closes connections that seem idle at once, also those whose first request has not arrived yet.
+        # uvicorn immediately closes connections that seem idle, even if their first request has not arrived yet.
         await asyncio.sleep(_REQUEST_IN_TRANSIT_SECONDS)
         await super().shutdown(sockets)

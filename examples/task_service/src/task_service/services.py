@@ -1,4 +1,4 @@
-"""Builds everything that a process which serves consists of, and connects the parts, from the database upwards."""
+"""Builds the parts of a process that serves, and connects them, from the database upwards."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ from .worker import Worker
 class Services:
     """The parts of a process that serves, for its routes, its command line and its tests.
 
-    To build them makes the data folder and the secrets if they are missing, and connects to nothing.
+    The constructor makes the data folder and the secrets if they are missing, and opens no connection.
 
     Args:
-        settings: What is fixed while the service runs.
-        clock: Where the time comes from; the machine's own by default.
+        settings: The settings.
+        clock: The clock; the machine's own by default.
         password_hashing: Argon2's cost; tests use less.
 
     Raises:
@@ -75,7 +75,7 @@ class Services:
         secrets = load_or_create_secrets(settings.data_dir, clock.now())
         self._secrets = secrets
 
-        # The database, the keys in it, and what is written about requests.
+        # The database, its keys, and the records of requests.
         self.db = db = Database.open(settings.database_url)
         self.metrics = Metrics()
         self.audit = Audit(db, clock, left_out=self.metrics.audit_left_out.inc)
@@ -101,7 +101,7 @@ class Services:
         )
         self.sessions = Sessions(accounts, tokens=self.tokens, methods=methods)
 
-        # API keys, and the authenticator that decides about every request.
+        # API keys, and the authenticator of all requests.
         self.keys = KeyList(db, clock)
         self.key_activity = KeyActivity(db, clock, self.config)
         self.authenticator = build_authenticator(
@@ -173,7 +173,7 @@ class Services:
         )
 
     def throttle(self, purpose: str, most: int) -> PublicThrottle:
-        """A limit for the requests of each address: see :class:`PublicThrottle`."""
+        """A limit for the requests of each client address: see :class:`PublicThrottle`."""
         return PublicThrottle(purpose, most, self.attempts)
 
     async def _await_lease_expiry(self) -> None:

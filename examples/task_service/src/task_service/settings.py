@@ -81,7 +81,7 @@ def _database_url(value: str) -> str:
 
 
 def _encrypted(value: str) -> str:
-    """An address with TLS, since an attacker on the network could substitute what it serves; or one of this machine."""
+    """An address with TLS, since an attacker on the network could replace the answers; or an address of this machine."""
     try:
         url = urlsplit(value)
         is_safe = bool(url.hostname) and (
@@ -152,7 +152,7 @@ def _default_database_url(data: Mapping[str, Any]) -> str:
 
 def _default_base_url(data: Mapping[str, Any]) -> str:
     host = data["host"]
-    # Port 0 means any free one, which is known only once it is bound.
+    # Port 0 means any free port, which is known only after the socket is bound.
     port = f":{data['port']}" if data["port"] else ""
     try:
         address = ip_address(host)
@@ -165,7 +165,7 @@ def _default_base_url(data: Mapping[str, Any]) -> str:
 
 
 class Settings(BaseSettings):
-    """The settings; each one is the variable of its name in upper case after `TASK_SERVICE_`."""
+    """The settings; each is an environment variable: `TASK_SERVICE_` and the field's name in upper case."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -181,10 +181,10 @@ class Settings(BaseSettings):
     """The address to listen on."""
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """The port to listen on; 0 takes a free one."""
+    """The port to listen on; 0 means any free port."""
 
     data_dir: Annotated[Path, AfterValidator(_folder)] = Field(default_factory=_default_data_dir)
-    """Where the secrets and the SQLite database are; `$XDG_STATE_HOME/task-service` by default."""
+    """The folder of the secrets and the SQLite database; `$XDG_STATE_HOME/task-service` by default."""
 
     database_url: Annotated[str, AfterValidator(_database_url)] = Field(
         default_factory=_default_database_url, repr=False
@@ -192,77 +192,76 @@ class Settings(BaseSettings):
     """`sqlite:////absolute/path` or `postgresql://user:password@host/name`; a file in the data folder by default."""
 
     lease_ms: Annotated[int, Field(ge=0, le=5000)] = 0
-    """For how many milliseconds a verification may be reused; 0 reads the database each time."""
+    """The milliseconds for which a verification may be reused; 0 reads the database each time."""
 
     workers: Annotated[int, Field(ge=1, le=64)] = 2
-    """How many runs this process executes at once; `task-service worker --concurrency` goes before it."""
+    """The number of runs that this process executes at once; `task-service worker --concurrency` overrides it."""
 
     worker_metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """The port on which `task-service worker` serves its own `/metrics`, at `TASK_SERVICE_HOST`; 0 serves none. Each worker of
-    a machine needs its own."""
+    """The port on which `task-service worker` serves its own `/metrics`, at `TASK_SERVICE_HOST`; 0 serves none. Workers on
+    the same machine need different ports."""
 
     execute_runs: Literal["auto", "always", "never"] = "auto"
-    """Whether `task-service serve` executes runs itself. With `auto` it does on SQLite; on PostgreSQL it does as long as
-    no `task-service worker` is alive. `never` leaves them to workers, `always` executes runs beside them."""
+    """Whether `task-service serve` executes runs itself. `auto`: on SQLite always, on PostgreSQL only while no
+    `task-service worker` is alive. `never` leaves runs to workers, `always` executes runs beside workers."""
 
     base_url: Annotated[str, AfterValidator(_origin)] = Field(default_factory=_default_base_url)
     """The service's origin for browsers, in the links it prints and the checks of requests' origins;
     `http://HOST:PORT` by default."""
 
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
-    """Networks of reverse proxies whose `X-Forwarded-For` is believed, separated by commas."""
+    """Networks of reverse proxies whose `X-Forwarded-For` the service trusts, separated by commas."""
 
     http_allowed_networks: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
-    """Internal networks, and addresses of this machine, that the handler `http_request` may reach nevertheless,
-    separated by commas."""
+    """Internal networks, and addresses of this machine, that the handler `http_request` may reach, separated by commas."""
 
     commands: Literal["echo", "listed"] = "echo"
-    """Which commands of tasks this process may execute: `echo` alone, or those that an administrator has `listed` in the
+    """The commands of tasks that this process may execute: only `echo`, or the commands `listed` in the administrator's
     configuration. A command has all rights of the process, and can read the secrets in the data folder. So choose
-    `listed` for workers, which have no `secrets.json`; their unit and container do."""
+    `listed` only for workers, which have no `secrets.json`, as their unit and container do."""
 
     parameter_keys: Annotated[ParameterKeys, NoDecode, BeforeValidator(_parameter_keys)] = Field(
         default=NO_KEYS, repr=False
     )
-    """For `task-service worker` alone: the keys that open the secrets in the parameters of tasks, as `task-service
-    parameter-keys` prints them. Processes that serve have them from their own secrets."""
+    """Only for `task-service worker`: the keys that open the secrets in the parameters of tasks, as `task-service
+    parameter-keys` prints them. Processes that serve derive them from their own secrets."""
 
     github_keys_url: Annotated[str, AfterValidator(_encrypted)] = GITHUB_KEYS_URL
-    """The address of the public keys that verify reports of leaked keys. Fetched when a report comes, at most every two
+    """The address of the public keys that verify reports of leaked keys. Fetched when a report arrives, at most every two
     minutes."""
 
     oidc_issuer: Annotated[str, AfterValidator(_encrypted)] | None = None
-    """An OpenID Connect provider at which people log in, as its discovery document names it, such as
-    `https://login.example.com`."""
+    """The issuer of an OpenID Connect provider at which people log in, such as `https://login.example.com`, as in its
+    discovery document."""
 
     oidc_client_id: Annotated[str, Field(max_length=255, validate_default=True)] = ""
     """The service's id at the provider, which must know the redirect address `BASE_URL/login/oidc/callback`."""
 
     oidc_client_secret: Annotated[str | None, Field(min_length=1)] = Field(default=None, repr=False)
-    """The service's secret there; without one it is a public client, which PKCE alone protects."""
+    """The service's client secret at the provider; without a secret it is a public client, which only PKCE protects."""
 
     oidc_name: Annotated[str | None, Field(min_length=1, max_length=40)] = None
-    """What the button on the login page calls the provider; its host by default."""
+    """The provider's name on the button of the login page; its host by default."""
 
     oidc_users: Annotated[_Rule, Field(validate_default=True)] = None
-    """Who of the provider's users may log in: a claim of the ID token and its value, such as `groups=task-users` or
-    `hd=example.com`; `*` means all users. A user is created at the first login."""
+    """The provider's users who may log in: a claim of the ID token and its value, such as `groups=task-users` or
+    `hd=example.com`; `*` means all users. The first login creates the user here."""
 
     oidc_administrators: _Rule = None
-    """Which of them are administrators, in the same form. If it is set, the provider decides at each login."""
+    """The users who are administrators, in the same form. If it is set, the provider decides at each login."""
 
     password_login: Annotated[Literal["on", "off"], Field(validate_default=True)] = "on"
-    """Whether users have passwords of their own here. `off` needs a provider and `OIDC_ADMINISTRATORS`."""
+    """Whether users can log in with a password of this service. `off` needs a provider and `OIDC_ADMINISTRATORS`."""
 
     failure_webhook_url: Annotated[str, AfterValidator(_encrypted)] | None = Field(
         default=None, repr=False
     )
-    """Where each run that failed or timed out is reported, as a signed `POST`; unset reports none."""
+    """The address to which the service reports each failed or timed-out run, as a signed `POST`; unset reports none."""
 
     failure_webhook_secret: Annotated[
         bytes | None, BeforeValidator(_webhook_secret), Field(validate_default=True)
     ] = Field(default=None, repr=False)
-    """Signs the reports, as Standard Webhooks describes it: `whsec_` and the base64 of 24 to 64 random bytes."""
+    """The secret that signs the reports (Standard Webhooks): `whsec_` and the base64 of 24 to 64 random bytes."""
 
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
@@ -273,14 +272,14 @@ class Settings(BaseSettings):
     """The format of log lines: `console` for people, `json` for collectors, one object a line."""
 
     tracing: Literal["off", "otlp"] = "off"
-    """Whether spans of requests and runs are exported for OpenTelemetry. With `otlp` they go to the collector that
-    `OTEL_EXPORTER_OTLP_ENDPOINT` names. Needs the extra `opentelemetry`."""
+    """Whether the service exports OpenTelemetry spans of requests and runs. `otlp` sends them to the collector at
+    `OTEL_EXPORTER_OTLP_ENDPOINT`, and needs the extra `opentelemetry`."""
 
     hash_concurrency: Annotated[int, Field(ge=1, le=32)] = 2
-    """How many passwords are hashed at once; each takes a core and 19 MiB for a moment."""
+    """The number of passwords hashed at once; each briefly needs a core and 19 MiB."""
 
     audit_retention_days: Annotated[int | None, Field(ge=1, le=36_500)] = None
-    """For how many days entries of the audit log are kept; unset keeps them all."""
+    """The days for which the service keeps entries of the audit log; unset keeps them all."""
 
     @field_validator("oidc_client_id", "oidc_users")
     @classmethod
@@ -319,10 +318,10 @@ class Settings(BaseSettings):
         return self.execute_runs == "never"
 
     def create_data_dir(self) -> None:
-        """Make the data folder, for its owner only, if it is missing. One that exists stays as it is.
+        """Make the data folder, for its owner only. An existing folder stays as it is.
 
         Raises:
-            ConfigurationError: It cannot be made, or a file has its name.
+            ConfigurationError: The folder cannot be made, or a file has its name.
         """
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -337,7 +336,7 @@ def load_settings() -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        ConfigurationError: A variable is unknown or its value is invalid. One line for each; no line shows a value.
+        ConfigurationError: Variables are unknown or have invalid values. The error has a line for each, without values.
     """
     problems = list(_unknown(os.environ))
     try:
@@ -346,7 +345,7 @@ def load_settings() -> Settings:
         problems += [
             f"{PREFIX}{str(found['loc'][0]).upper()}: {message_of(found)}"
             for found in error.errors(include_url=False, include_input=False)
-            # A default that depends on an invalid setting; that setting is reported itself.
+            # A default that depends on an invalid setting, which has its own error.
             if found["type"] != "default_factory_not_called"
         ]
         raise ConfigurationError("\n".join(problems)) from None
@@ -358,7 +357,7 @@ def load_settings() -> Settings:
 def _unknown(names: Iterable[str]) -> Iterable[str]:
     known = [PREFIX + name.upper() for name in Settings.model_fields]
     for name in sorted(names):
-        # On Windows, and in pydantic-settings, the case of a variable's name means nothing.
+        # Windows and pydantic-settings ignore the case of a variable's name.
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)
             yield f"{name}: unknown setting. Did you mean {near[0]}?"

@@ -1,9 +1,9 @@
-"""Spans of requests and runs, for a collector of OpenTelemetry. Imported only where `TASK_SERVICE_TRACING` asks for it.
+"""Spans of requests and runs, for a collector of OpenTelemetry. Imported only with `TASK_SERVICE_TRACING`.
 
 The span of a request has the fields of its log line: ids, a route's template, an address, a status. Paths, queries, headers
-and messages of errors stay out of it, because clients put keys there by mistake. Its trace is that of the `traceparent` that
-the client sent, or a new one. The run that a request starts is a child of the request's span, in whichever process it is
-executed, because the request's record carries the `traceparent` of the span.
+and messages of errors are left out, because clients put keys there by mistake. Its trace is the client's
+`traceparent`, or a new trace. The run of a request is a child of the request's span in any process, because the request's
+record has the `traceparent` of the span.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from .request_record import RequestRecord
 
 CLOSE_SECONDS: Final = 5.0
-"""How long the end of the process may wait for a collector that does not answer."""
+"""The time that the end of the process may wait for a collector that does not answer."""
 
-# The fields of the log line of a request, by the names of OpenTelemetry's semantic conventions where they have one.
+# The fields of a request's log line, with the names of OpenTelemetry's semantic conventions, if they have one.
 _ATTRIBUTES: Final = {
     "request_id": "task_service.request_id",
     "method": "http.request.method",
@@ -44,8 +44,8 @@ class Tracing:
     """Begins and ends the spans of this process.
 
     Args:
-        provider: Records and exports them. It is this object's alone: no code that asks for OpenTelemetry's global
-            provider, such as FastAPI's, finds it.
+        provider: Records and exports the spans. It is not OpenTelemetry's global provider, which other code, such as
+            FastAPI's, would use.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
@@ -54,10 +54,10 @@ class Tracing:
 
     @classmethod
     def to_collector(cls) -> Tracing:
-        """Spans go to the collector that the environment variables `OTEL_EXPORTER_OTLP_…` name."""
+        """Exports to the collector of the environment variables `OTEL_EXPORTER_OTLP_…`."""
         named = {"service.name": "task-service", "service.version": version("task-service")}
         provider = TracerProvider(
-            # What the operator states in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES goes before.
+            # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES of the operator take precedence.
             resource=Resource.create(named).merge(OTELResourceDetector().detect()),
             shutdown_on_exit=False,
         )
@@ -65,11 +65,11 @@ class Tracing:
         return cls(provider)
 
     def begin_request(self, record: RequestRecord, method: str) -> Span:
-        """Begin the span of a request, as which its log lines, its runs and what they call see it from now on.
+        """Begin the span of a request; its log lines, its runs and their calls belong to this span.
 
         Args:
             record: The request; its `traceparent` becomes that of the span.
-            method: The request's.
+            method: The request's method.
         """
         return self._begin(record, method, SpanKind.SERVER, {})
 
@@ -77,8 +77,8 @@ class Tracing:
         """End the span of a request.
 
         Args:
-            span: What :meth:`begin_request` returned.
-            fields: Those of the request's log line.
+            span: The result of :meth:`begin_request`.
+            fields: The fields of the request's log line.
         """
         span.update_name(f"{fields['method']} {fields['route']}")
         for name, attribute in _ATTRIBUTES.items():
@@ -91,7 +91,7 @@ class Tracing:
     def begin_run(
         self, request: RequestRecord | None, *, run_id: str, attempt: int, handler: str
     ) -> Span:
-        """Begin the span of a run, as which its log lines and what its handler calls see it from now on.
+        """Begin the span of a run; its log lines and its handler's calls belong to this span.
 
         Args:
             request: The request that started the run, if it is known; its `traceparent` becomes that of the span.
@@ -110,7 +110,7 @@ class Tracing:
         """End the span of a run.
 
         Args:
-            span: What :meth:`begin_run` returned.
+            span: The result of :meth:`begin_run`.
             state: The run's final state; None if this process did not end it.
         """
         if state is not None:
@@ -120,8 +120,8 @@ class Tracing:
         span.end()
 
     async def close(self) -> None:
-        """Export the spans that have ended, for :data:`CLOSE_SECONDS` at most."""
-        # A thread of its own: the loop's executor would wait for it without a limit.
+        """Export the ended spans, for at most :data:`CLOSE_SECONDS`."""
+        # Its own thread: the loop's executor would wait without a limit.
         closing = Thread(target=self._provider.shutdown, name="end of tracing", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, CLOSE_SECONDS)
@@ -129,7 +129,7 @@ class Tracing:
     def _begin(
         self, record: RequestRecord | None, name: str, kind: SpanKind, attributes: dict[str, Any]
     ) -> Span:
-        # An empty context: the span of a program that started this process, or calls it, is no parent.
+        # An empty context: a span of the program that started this process is no parent.
         parent = Context()
         if record is not None and record.traceparent is not None:
             parent = _TRACE_CONTEXT.extract({"traceparent": record.traceparent}, parent)

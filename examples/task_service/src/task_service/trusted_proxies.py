@@ -1,10 +1,10 @@
 """The address of a request's client, and proxies that are not trusted.
 
-uvicorn's `ProxyHeadersMiddleware` believes `X-Forwarded-For` from trusted proxies only; any other proxy counts as the
-client itself. If the operator has not listed their own proxy, all clients share its address, and 50 wrong passwords lock
-every user out. The service cannot distinguish that proxy from a client that invents the header, so it logs the address
-once. A private address can only be a machine of the operator's own network; a public one may be any client, and is logged
-separately, so that it does not displace the line of a proxy.
+uvicorn's `ProxyHeadersMiddleware` trusts `X-Forwarded-For` only from trusted proxies; any other proxy counts as the
+client itself. If the operator has not listed the proxy, all clients share its address, and 50 wrong passwords lock
+every user out. The service cannot distinguish such a proxy from a client that invents the header, so it logs the address
+once. A private address must be a machine of the operator's own network; a public address may be any client, and is logged
+separately, so that it does not replace the line of a proxy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def trusted_hosts(networks: Sequence[Network]) -> list[str]:
-    """The networks for uvicorn, also as a dual-stack socket spells them: `::ffff:a.b.c.d`."""
+    """The networks for uvicorn, also in the form of a dual-stack socket: `::ffff:a.b.c.d`."""
     mapped = [
         f"::ffff:{network.network_address}/{96 + network.prefixlen}"
         for network in networks
@@ -40,7 +40,7 @@ def client_address(scope: Scope) -> str | None:
     """The address of a request's client in its usual spelling; None if it is unknown."""
     client = scope.get("client")
     address = None if client is None else _parse(client[0])
-    # The zone of an IPv6 address has any length.
+    # The zone of an IPv6 address may be very long.
     return None if address is None else str(address)[:_MAX_ADDRESS]
 
 
@@ -62,17 +62,17 @@ def _without_port(entry: str) -> str:
 
 
 class UntrustedProxies:
-    """Logs that a client sends `X-Forwarded-For` and is no trusted proxy: once for private addresses, once for public ones."""
+    """Logs clients with `X-Forwarded-For` that are not trusted proxies: one private address and one public address."""
 
     def __init__(self) -> None:
         self._logged: set[bool] = set()
 
     def notice(self, scope: Scope) -> None:
-        """Log the client of a request, if its `X-Forwarded-For` was not believed.
+        """Log the client of a request, if its `X-Forwarded-For` was ignored.
 
         Args:
-            scope: Of the request, with the client that `ProxyHeadersMiddleware` has left in it: the address of the last
-                entry that it did not believe any further.
+            scope: The request's scope, with the client from `ProxyHeadersMiddleware`: the address of the first entry from
+                the right that is not trusted.
         """
         client = scope.get("client")
         sent = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
@@ -80,7 +80,7 @@ class UntrustedProxies:
             return
         first = sent[0].decode("latin-1").partition(",")[0].strip()
         address = _parse(client[0])
-        # If all entries were believed, the first one is the client.
+        # If all entries were trusted, the first entry is the client.
         if not first or address is None or _parse(_without_port(first)) == address:
             return
         if address.is_global in self._logged:

@@ -1,6 +1,6 @@
-"""What is wrong with an input, in plain sentences: pydantic's own messages are written for programmers.
+"""Errors of inputs in plain sentences, because pydantic's own messages are for programmers.
 
-A message says what to enter. The errors of this service's validators, and those of handlers, are written so already.
+A message says what to enter. The service's own validators and handlers already write such messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "extra_forbidden": "Unknown field. Remove it.",
     "string_type": "Enter text.",
     "string_too_long": "Enter {max_length} characters at most.",
-    "string_pattern_mismatch": "This does not have the right form.",
+    "string_pattern_mismatch": "This has the wrong form.",
     "int_type": "Enter a whole number.",
     "int_parsing": "Enter a whole number.",
     "int_from_float": "Enter a whole number.",
@@ -49,27 +49,25 @@ _AT_LEAST: Final[Mapping[str, Callable[[int], str]]] = {
     "string_too_short": lambda least: (
         "This cannot be empty." if least == 1 else f"Enter at least {least} characters."
     ),
-    "too_short": lambda least: (
-        "Enter at least one." if least == 1 else f"Enter at least {least} of them."
-    ),
+    "too_short": lambda least: "Enter at least one." if least == 1 else f"Enter at least {least}.",
     "too_long": lambda most: f"Enter {most} at most.",
 }
-# All of these that have no sentence of their own.
+# Used for pydantic's types without their own sentence.
 _OF_PYDANTIC: Final = frozenset(get_args(ErrorType))
-_OTHERWISE: Final = "This does not have the right form."
+_OTHERWISE: Final = "This has the wrong form."
 
 
 def message_of(error: Mapping[str, Any]) -> str:
     """The sentence for one of pydantic's errors.
 
     Args:
-        error: With `type`, `msg` and `ctx`.
+        error: The error, with `type`, `msg` and `ctx`.
     """
     kind = str(error["type"])
     if kind in {"value_error", "assertion_error"}:
         return str(error["msg"]).partition(", ")[2]
     if kind not in _OF_PYDANTIC:
-        # A handler's own.
+        # A handler's own message.
         return str(error["msg"])
     context = cast("Mapping[str, Any]", error.get("ctx", {}))
     if kind in _AT_LEAST:

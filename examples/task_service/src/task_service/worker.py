@@ -1,6 +1,6 @@
-"""The worker, which executes runs: a whole `task-service worker`, and a part of a process that serves.
+"""The worker, which executes runs: a whole `task-service worker`, or a part of a process that serves.
 
-With several machines a queue notifies workers of runs, and a process that serves leaves the runs to them.
+With several machines a queue notifies workers of runs, and processes that serve leave the runs to them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RUN_GRACE: Final = timedelta(seconds=5)
-"""How long runs may continue when the service stops; then they are released to the queue."""
+"""The time that runs may continue when the service stops, before they return to the queue."""
 
 _RUNNER_PAUSE_SECONDS: Final = 5.0
 
@@ -44,8 +44,8 @@ _RUNNER_PAUSE_SECONDS: Final = 5.0
 class Worker:
     """Executes runs.
 
-    Neither the peppers of keys nor the signing keys of logins are in the memory of a `task-service worker`: of all secrets it
-    gets only the keys that open the secrets in the parameters of tasks.
+    A `task-service worker` has no peppers of keys and no signing keys of logins in its memory: its only secrets are the keys
+    that open the secrets in the parameters of tasks.
     """
 
     settings: Settings
@@ -66,12 +66,12 @@ class Worker:
         clock: Clock | None = None,
         observer: RunMetrics | None = None,
     ) -> Worker:
-        """A worker beside processes that serve. Reads and makes nothing in the data folder, and connects to nothing.
+        """A worker beside processes that serve. Does not use the data folder, and opens no connection.
 
         Args:
-            settings: What is fixed while it runs.
-            clock: Where the time comes from; the machine's own by default.
-            observer: As :meth:`on`.
+            settings: The settings.
+            clock: The clock; the machine's own by default.
+            observer: As for :meth:`on`.
 
         Raises:
             ConfigurationError: A setting is invalid.
@@ -98,17 +98,17 @@ class Worker:
         """A worker on an open database.
 
         Args:
-            db: Holds the runs.
+            db: The database of the runs.
             config: The administrator's configuration.
-            settings: As :meth:`build`.
-            clock: As :meth:`build`.
-            keys: For the secrets in the parameters of tasks.
-            serving: Whether this process serves the API. If so, it leaves runs to other workers where there are any,
-                unless its settings prevent that.
-            observer: Called with what the process executes, for its metrics.
+            settings: As for :meth:`build`.
+            clock: As for :meth:`build`.
+            keys: The keys for the secrets in the parameters of tasks.
+            serving: True if this process serves the API. Then it leaves runs to other workers, if there are any, unless
+                its settings prevent that.
+            observer: Called with the executed runs, for metrics.
 
         Raises:
-            ConfigurationError: As :meth:`build`.
+            ConfigurationError: As for :meth:`build`.
         """
 
         async def allowed_commands() -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class Worker:
                 working = asyncio.create_task(self.runner.run(), name="runner")
                 await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if working.done():
-                    # Only a bug ends it. Other workers take its runs over, as those of any dead worker.
+                    # Only a bug ends the runner. Other workers take over its runs, like those of any dead worker.
                     _log.error("the runner failed; restarting it", exc_info=working.exception())
                     await asyncio.wait({stopping}, timeout=_RUNNER_PAUSE_SECONDS)
                 else:
@@ -185,7 +185,7 @@ class Worker:
                 await listening
 
     def _listen_to_queue(self, stop: asyncio.Event) -> asyncio.Task[None] | None:
-        """Be a worker of the queue, unless this process executes runs only while there are no workers, or is on SQLite."""
+        """Listen to the queue, unless this process executes runs only while there are no workers, or is on SQLite."""
         if self.settings.on_sqlite or (self.serving and self.settings.execute_runs != "always"):
             return None
         from .tasks.queue import listen
@@ -195,7 +195,7 @@ class Worker:
 
 
 def tracing_of(settings: Settings) -> Tracing | None:
-    """The spans of this process; None if its settings ask for none.
+    """The spans of this process; None if tracing is off.
 
     Raises:
         ConfigurationError: OpenTelemetry is not installed.

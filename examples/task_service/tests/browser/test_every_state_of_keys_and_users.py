@@ -154,7 +154,7 @@ async def _service_account_states(page: Page, watch: Watch) -> AsyncIterator[str
     await page.get_by_role("button", name="Disable", exact=True).click()
     yield "disable a service account"
     await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
-    await expect(page.get_by_text("every key of it is refused")).to_be_visible()
+    await expect(page.get_by_text("all of its keys are refused")).to_be_visible()
     yield "disabled service account"
     await page.goto("/admin/service-accounts")
     await expect(page.get_by_role("table")).to_be_visible()

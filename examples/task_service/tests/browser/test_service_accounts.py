@@ -39,7 +39,7 @@ async def test_a_service_account_gets_a_key_that_works_until_it_is_disabled(
 
     await page.get_by_role("button", name="Disable", exact=True).click()
     await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
-    await expect(page.get_by_text("every key of it is refused")).to_be_visible()
+    await expect(page.get_by_text("all of its keys are refused")).to_be_visible()
     await expect(page.get_by_role("button", name="New API Key")).to_be_disabled()
     assert live_service.request("GET", "/api/tasks", key) == 401
     await page.get_by_role("button", name="Enable", exact=True).click()

@@ -21,7 +21,7 @@ from task_service.request_record import request_address
 _log = logging.getLogger(__name__)
 
 EXPORT_PAGE: Final = 1000
-"""How many entries :meth:`Audit.pages` reads at once."""
+"""The number of entries that :meth:`Audit.pages` reads at once."""
 _PURGED_AT_ONCE: Final = 500
 
 ROUTINE: Final = ("login.succeeded", "run.cancelled", "run.requested", "session.ended")
@@ -31,27 +31,27 @@ _AUDIT = schema.audit.c
 _USERS = schema.users.c
 _KEYS = schema.api_keys.c
 _OF_KEY: Final = (_AUDIT.target, _AUDIT.credential_id)
-# By time, as the indexes have the entries: in the order of ids, a filter with an old `until` would read all that came later.
+# By time, like the indexes: in the order of ids, a filter with an old `until` would read all later entries.
 _NEWEST: Final = Order.by_time(_AUDIT.at, _AUDIT.id)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One thing that happened.
+    """An entry of the audit log.
 
     Attributes:
         id: Grows with each entry.
-        at: When.
-        action: What, such as `key.created`.
-        actor_id: The user who did it; None if the request was not authenticated or the service did it by itself.
-        actor_name: That user's name now.
-        credential_kind: `interactive` or `api_key`; `system` for the service and its command line; `none` when
+        at: The time.
+        action: The action, such as `key.created`.
+        actor_id: The id of the user who acted; None if the request was not authenticated or the service itself acted.
+        actor_name: That user's present name.
+        credential_kind: `interactive` or `api_key`; `system` for the service and its command line; `none` if
             the request was not authenticated.
         credential_id: The id of the key or the login session.
-        target: The id of what it was done to.
-        address: Where the request came from.
-        details: What else is worth knowing.
-        key_name: The name of the key that was used; None if none was, or if it is unknown.
+        target: The id of the changed object.
+        address: The client's address.
+        details: Other facts.
+        key_name: The name of the used key; None without a key, or if the name is unknown.
     """
 
     id: int
@@ -76,17 +76,17 @@ _ENTRY: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Which entries to list, newest first; None means any.
+    """The entries to list, newest first; None means any.
 
     Attributes:
-        actor_id: Done by this user.
-        action: Of this kind; one that ends with a dot means all that begin with it, such as `key.`.
-        target: Done to this.
+        actor_id: The id of the user who acted.
+        action: The action; a prefix with a dot at its end, such as `key.`, means all actions with it.
+        target: The id of the changed object.
         since: At this moment or later.
         until: Before this moment.
-        key_id: Done to this API key, or with it.
-        actor_name: Done by the user who has this name now.
-        routine: False leaves out what people and keys do all day: logins, and runs.
+        key_id: Changes of this API key, or actions with it.
+        actor_name: The present name of the user who acted.
+        routine: False leaves out logins and runs.
     """
 
     actor_id: str | None = None
@@ -103,9 +103,9 @@ class Audit:
     """Writes and lists entries.
 
     Args:
-        db: Where they are.
-        clock: Where the time comes from.
-        left_out: Called for each entry that the database did not take; it is in the process's log alone.
+        db: The database of the entries.
+        clock: The clock.
+        left_out: Called for each entry that could not be written to the database, and is only in the process's log.
     """
 
     def __init__(
@@ -124,14 +124,14 @@ class Audit:
         target: str | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The columns of an entry, with the address of the request that is being answered.
+        """The columns of an entry, with the address of the current request.
 
         Args:
-            action: What happened, such as `user.created`.
-            principal: Who did it; None means the service itself or its command line.
+            action: The action, such as `user.created`.
+            principal: The principal who acted; None means the service itself or its command line.
             anonymous: True if the request was not authenticated.
-            target: The id of what it was done to.
-            details: What else is worth knowing; anything that looks like a key or a token is masked.
+            target: The id of the changed object.
+            details: Other facts; texts that look like a key or a token are masked.
         """
         return {
             "at": self._clock.now(),
@@ -154,10 +154,11 @@ class Audit:
         anonymous: bool = False,
         target: str | None = None,
     ) -> None:
-        """Add an entry of something that was refused and so changes nothing. Arguments as :meth:`entry`.
+        """Add an entry of a refusal, which changes nothing. Arguments as for :meth:`entry`.
 
         Raises:
-            StoreUnavailable: The database did not take it; it is logged. The client gets no verdict.
+            StoreUnavailable: The entry could not be written to the database, and is logged. The client gets this error
+                in place of the refusal.
         """
         values = self.entry(action, principal=principal, anonymous=anonymous, target=target)
         try:
@@ -168,7 +169,7 @@ class Audit:
             raise
 
     def leave_out(self, entry: Mapping[str, Any]) -> None:
-        """Log and count an entry that the database did not take.
+        """Log and count an entry that could not be written to the database.
 
         Args:
             entry: From :meth:`entry`, so already without secrets.
@@ -180,16 +181,16 @@ class Audit:
         self._left_out()
 
     async def purge(self, *, before: datetime) -> int:
-        """Delete the entries of before a moment, in small transactions so that writers do not wait for long.
+        """Delete old entries, in small transactions so that writers wait only briefly.
 
         Args:
-            before: From when on entries are kept.
+            before: The earliest time of kept entries.
 
         Returns:
-            How many were deleted.
+            The number of deleted entries.
 
         Raises:
-            StoreUnavailable: The database does not answer. What was deleted before stays deleted.
+            StoreUnavailable: The database does not answer. Entries deleted earlier stay deleted.
         """
         old = select(_AUDIT.id).where(_AUDIT.at < before).limit(_PURGED_AT_ONCE)
         deleted = 0
@@ -209,8 +210,8 @@ class Audit:
         """A page of entries, newest first.
 
         Args:
-            query: Which ones.
-            page: Which page of them, of 200 at most.
+            query: The filter.
+            page: The page, of at most 200 entries.
 
         Raises:
             InputInvalid: Field `cursor`.
@@ -219,7 +220,7 @@ class Audit:
         return await self._page(query, paging)
 
     async def pages(self, query: AuditQuery) -> AsyncGenerator[Sequence[AuditEntry]]:
-        """All entries of a query, newest first. Each page is read when it is asked for.
+        """All entries of a query, newest first. Each page is read on demand.
 
         Raises:
             StoreUnavailable: The database does not answer.

@@ -1,4 +1,4 @@
-"""What every change needs, and the one rule of those of accounts."""
+"""The transactions of changes, and the rule for changes of accounts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Change:
     """A write transaction.
 
     Attributes:
-        connection: In the transaction.
-        by: Who makes the change; None means the service itself, its command line, or a link.
-        now: When it began.
+        connection: The connection, in the transaction.
+        by: The principal of the change; None means the service itself, its command line, or a link.
+        now: The beginning of the transaction.
         audit: Gets the entries of :meth:`record`.
     """
 
@@ -41,7 +41,7 @@ class Change:
     async def record(
         self, action: str, /, *targets: str | None, anonymous: bool = False, **details: Any
     ) -> None:
-        """Add an audit entry for each target in this transaction. Arguments as :meth:`Audit.entry`."""
+        """Add an audit entry for each target in this transaction. Arguments as for :meth:`Audit.entry`."""
         entries = [
             self.audit.entry(
                 action, principal=self.by, anonymous=anonymous, target=target, details=details
@@ -54,11 +54,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Where accounts, tasks and runs are kept, and how they are changed.
+    """The database of accounts, tasks and runs, and its transactions.
 
     Attributes:
-        db: Holds them.
-        clock: Where the time comes from.
+        db: The database.
+        clock: The clock.
         audit: Records every change, in the change's own transaction.
         await_lease_expiry: `AsyncAuthenticator.await_lease_expiry`.
     """
@@ -69,12 +69,12 @@ class Accounts:
     await_lease_expiry: Callable[[], Awaitable[None]] = no_leases
 
     def now(self) -> datetime:
-        """The present."""
+        """The present time."""
         return self.clock.now()
 
     @asynccontextmanager
     async def change(self, by: Principal[Any] | None = None) -> AsyncGenerator[Change]:
-        """A write transaction that takes no access away.
+        """A write transaction that removes no access.
 
         Args:
             by: As :attr:`Change.by`.
@@ -84,9 +84,9 @@ class Accounts:
 
     @asynccontextmanager
     async def narrow(self, by: Principal[Any] | None = None) -> AsyncGenerator[Change]:
-        """A write transaction that takes access away.
+        """A write transaction that removes access.
 
-        It is left only when every lease that was granted before its commit has expired: then no process accepts what it ended.
+        It ends only after every lease granted before its commit has expired: then no process accepts the ended credentials.
 
         Args:
             by: As :attr:`Change.by`.

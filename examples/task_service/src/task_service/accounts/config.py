@@ -1,6 +1,6 @@
 """The configuration that administrators change while the service runs.
 
-It is read from the database each time it is needed, so a change takes effect at once, in every process.
+It is read from the database each time, so a change takes effect immediately, in every process.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class ServiceConfig(BaseModel):
     """The settings at one moment.
 
     Attributes:
-        max_keys_per_user: How many active API keys one user may have.
+        max_keys_per_user: The maximum number of a user's active API keys.
         default_key_lifetime_days: The lifetime of a key that requests none; None means that such a key does not expire.
         max_key_lifetime_days: The longest lifetime of a key; None means no limit, and permits keys that do not expire.
-        keep_key_addresses: Whether the address of a key's last request is kept.
-        keep_key_user_agents: Whether the `User-Agent` of a key's last request is kept.
-        key_activity_days: How long it is kept how many requests a key made on each day, and which one was the last.
-        session_lifetime_minutes: How long a session may last, however much it is used.
-        session_idle_minutes: How long a session may go without a request.
-        run_timeout_seconds: The longest a run may take, and the default timeout of a task.
-        max_concurrent_runs_per_user: How many runs of one user's tasks execute at once; others stay queued.
-        run_retention_days: How long finished runs and their logs are kept.
-        allowed_commands: What the handler `command` may run: absolute paths, or bare names.
+        keep_key_addresses: Whether the service keeps the address of a key's last request.
+        keep_key_user_agents: Whether the service keeps the `User-Agent` of a key's last request.
+        key_activity_days: How long the service keeps a key's last request and its number of requests on each day.
+        session_lifetime_minutes: The maximum lifetime of a session, even if it is used.
+        session_idle_minutes: The maximum time between two requests of a session.
+        run_timeout_seconds: The maximum duration of a run, and the default timeout of a task.
+        max_concurrent_runs_per_user: How many runs of a user's tasks execute at once; others stay queued.
+        run_retention_days: How long the service keeps finished runs and their logs.
+        allowed_commands: The commands that the handler `command` may run: absolute paths, or bare names.
     """
 
     # Strict: "100", 100.0 and true are not numbers of keys.
@@ -104,8 +104,8 @@ class ConfigStore:
     """Reads and changes the configuration.
 
     Args:
-        accounts: Holds the changed settings; the others have their defaults.
-        permits_listed_commands: False if this process may execute none but the default ones: no others are allowed then.
+        accounts: The database of the changed settings; other settings have their defaults.
+        permits_listed_commands: False if this process may execute only the default commands: then others cannot be allowed.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ConfigStore:
         self._read_settings = accounts.db.prepare(select(_SETTINGS.name, _SETTINGS.value))
 
     async def current(self) -> ServiceConfig:
-        """The settings now."""
+        """The present settings."""
         rows = await self._read_settings()
         return _from_stored({row.name: row.value for row in rows})
 
@@ -141,7 +141,7 @@ class ConfigStore:
         """
         async with self._accounts.narrow(by) as change:
             connection = change.connection
-            # Two concurrent changes, each valid by itself, may conflict.
+            # Two concurrent valid changes may conflict.
             await lock_table(connection, schema.settings)
             rows = (await connection.execute(select(_SETTINGS.name, _SETTINGS.value))).all()
             stored = {row.name: row.value for row in rows}
@@ -192,7 +192,7 @@ def _validated(values: Mapping[str, Any]) -> ServiceConfig:
 
 
 def _from_stored(stored: Mapping[str, Any]) -> ServiceConfig:
-    """The settings in the database; one that this version cannot use has its default."""
+    """The settings in the database, with the default for each that this version cannot use."""
     try:
         return ServiceConfig.model_validate_json(json.dumps(stored))
     except ValidationError as error:

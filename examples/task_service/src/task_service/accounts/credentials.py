@@ -1,10 +1,10 @@
-"""Writes passwords and password links: one writer at a time, for an open login, and only over the value that was verified.
+"""Writes passwords and password links: one writer at a time, for an open login, and only over the verified value.
 
-A password is verified and hashed outside of any transaction, for tens of milliseconds in which a reset may be
-acknowledged. So every writer of a credential locks the users, checks in the same transaction that the login it acts for
+A password is verified and hashed outside of transactions. This takes tens of milliseconds, in which a reset may be
+acknowledged. So every writer of a credential locks the users, checks in the same transaction that its login
 is still open, and replaces only the hash that it verified. An earlier request never overwrites an acknowledged change.
 
-:mod:`task_service.accounts.invitations` makes and redeems the links that are voided here.
+:mod:`task_service.accounts.invitations` makes and redeems the links.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .users import User
 
 MAX_FIRST_LINKS: Final = 16
-"""How many links for the first administrator are valid at a time: one for each process, and a few restarts."""
+"""The maximum number of valid links for the first administrator: one for each process, and a few restarts."""
 
 _USERS = schema.users.c
 _LINKS = schema.password_links.c
@@ -36,7 +36,7 @@ async def begin_credential_write(change: Change) -> None:
     Users are always locked before links and sessions, so that transactions cannot deadlock.
 
     Raises:
-        CredentialRefused: The login that makes the change has ended since its request was authenticated.
+        CredentialRefused: The login of the change has ended since its request was authenticated.
     """
     await lock_table(change.connection, schema.users)
     if change.by is not None:
@@ -57,8 +57,8 @@ async def replace_password(
         change: After :func:`begin_credential_write`.
         user_id: The user.
         password_hash: From :meth:`Passwords.hash`.
-        verified_hash: The hash that the current password was verified against; None when a link was redeemed instead.
-        keep_session: The session that stays open: the one in which the password was changed.
+        verified_hash: The verified hash of the current password; None for a redeemed link.
+        keep_session: The session that stays open, in which the user changed the password.
 
     Returns:
         False if the stored hash is no longer `verified_hash`; then nothing was changed.
@@ -88,12 +88,12 @@ async def void_links(change: Change, user_id: str) -> None:
 async def void_first_links(change: Change, administrators: Sequence[User]) -> None:
     """Void every link for the first administrator once there is another administrator.
 
-    The output of every process that was started shows such a link, and it must not let a later reader of that output become an
-    administrator. Once an administrator can log in there are no such links, and this changes nothing.
+    The output of every started process shows such a link, with which a later reader of that output must not become an
+    administrator. Later, such links do not exist, and this changes nothing.
 
     Args:
-        change: Has locked the users.
-        administrators: Those before the change.
+        change: The change, which has locked the users.
+        administrators: The administrators before the change.
     """
     if any(user.can_log_in for user in administrators):
         return
@@ -102,7 +102,7 @@ async def void_first_links(change: Change, administrators: Sequence[User]) -> No
 
 
 async def void_oldest_first_links(change: Change, user_id: str) -> None:
-    """Leave room for one more link: a process that restarts in a loop must not add valid links without bound."""
+    """Leave room for one more link: the number of valid links must be bounded, even if a process restarts in a loop."""
     kept = (
         select(_LINKS.token_digest)
         .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))

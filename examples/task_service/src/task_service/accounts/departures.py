@@ -1,4 +1,4 @@
-"""What happens when a user leaves: they are disabled, their keys end or wait for a return, and their tasks get another owner."""
+"""Departures of users: disables a user, revokes or keeps the user's keys, and gives the tasks to another owner."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .key_list import count_active
 from .users import User, Users
 
 _TASKS = schema.tasks.c
-# What the library revokes at once.
+# The library revokes at most as many at once.
 _MOST_KEYS = 200
 
 
 class Belongings(BaseModel):
-    """What a user has, before they leave."""
+    """The numbers of a user's keys and tasks, before the user leaves."""
 
     active_keys: int
     tasks: int
@@ -30,12 +30,12 @@ class Belongings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """What was done for a user who left.
+    """The result of a user's departure.
 
     Attributes:
-        user: Who is disabled now.
-        revoked_keys: How many of their keys were revoked.
-        moved_tasks: How many of their tasks have another owner.
+        user: The user, now disabled.
+        revoked_keys: The number of revoked keys.
+        moved_tasks: The number of tasks with a new owner.
     """
 
     user: User
@@ -48,9 +48,9 @@ class Departures:
     """Lets users leave.
 
     Attributes:
-        accounts: Holds what they have.
-        users: Disables them.
-        keys: Revokes their keys; it needs a recent login.
+        accounts: The database.
+        users: Disables users.
+        keys: Revokes their keys; this needs a recent login.
     """
 
     accounts: Accounts
@@ -58,7 +58,7 @@ class Departures:
     keys: AsyncAdminKeys[User]
 
     async def belongings(self, user_id: str) -> Belongings:
-        """What a user has.
+        """The numbers of a user's keys and tasks.
 
         Raises:
             UserNotFound: There is no such user.
@@ -77,18 +77,18 @@ class Departures:
     ) -> Departure:
         """Disable a user, hand over their tasks, and revoke their keys. Safe to repeat.
 
-        Disabling and handing over is one transaction. The runs of a task follow it to its new owner.
+        One transaction disables the user and hands over the tasks. A task's runs get its new owner, too.
 
         Args:
             user_id: The user.
             by: The administrator.
-            revoke_keys: Otherwise they are refused until the user is enabled again.
-            owner_id: The id of the user or service account who owns the tasks from now on; None leaves them.
+            revoke_keys: False keeps the keys, which are refused until the user is enabled again.
+            owner_id: The id of the tasks' new owner, a user or service account; None changes no task.
 
         Raises:
             InputInvalid: Field `owner_id`.
             LoginTooOld: The login of the administrator is not recent.
-            Problem: As :meth:`Users.change`.
+            Problem: As for :meth:`Users.change`.
         """
         moved = 0
 

@@ -1,11 +1,10 @@
 """One-time links with which people choose their own password: new users, forgotten passwords, the first administrator.
 
-A user has one valid link at a time. The first administrator is the exception: as long as no administrator can log in,
-each process that starts makes a link, and all of them are valid until one is used or until another administrator can log
-in.
+A user has one valid link at a time. The exception is the first administrator: while no administrator can log in, each
+process makes a link at its start. All of these links are valid until one is used or another administrator can log in.
 
-A link carries a token of 256 random bits in its fragment, which browsers send to no server. The database holds the
-token's SHA-256, so neither a copy of the database nor a log can redeem it.
+A link has a token of 256 random bits in its fragment, which browsers send to no server. The database has only the
+token's SHA-256, so nobody can redeem a link from a copy of the database or a log.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ _LINKS = schema.password_links.c
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """A new link. It cannot be shown again.
+    """A new link, which cannot be shown again.
 
     Attributes:
-        user: The user who chooses a password with it.
+        user: The user who chooses a password.
         token: The secret part.
-        expires_at: When it expires.
+        expires_at: The link's expiry.
     """
 
     user: User
@@ -76,10 +75,10 @@ class Invitations:
     """Makes and redeems links.
 
     Attributes:
-        accounts: Holds them.
+        accounts: The database.
         users: The users.
-        passwords: Hashes the password that is chosen.
-        passwords_on: Whether users have passwords here. Otherwise there are no links.
+        passwords: Hashes the chosen password.
+        passwords_on: False if users have no passwords here. Then there are no links.
     """
 
     accounts: Accounts
@@ -88,7 +87,7 @@ class Invitations:
     passwords_on: bool = True
 
     async def create(self, user_id: str, *, by: Principal[Any] | None = None) -> Invitation:
-        """Make a link for a user and void their earlier ones.
+        """Make a link for a user and void earlier links.
 
         Args:
             user_id: The user.
@@ -97,31 +96,31 @@ class Invitations:
         Raises:
             UserNotFound: There is no such user.
             InputInvalid: The user is disabled.
-            Problem: As :func:`begin_administration`.
+            Problem: As for :func:`begin_administration`.
         """
         async with self.accounts.change(by) as change:
             await begin_administration(change)
             user = await read_user(change.connection, user_id)
             if user.disabled:
-                raise InputInvalid.of("user_id", "This user is disabled. Enable them first.")
+                raise InputInvalid.of("user_id", "This user is disabled. Enable the user first.")
             await void_links(change, user.id)
             return await self._add_link(change, user)
 
     async def create_user(
         self, username: str, roles: Iterable[Role], *, by: Principal[Any] | None = None
     ) -> Invitation:
-        """Add a user and make their link, both or neither. Arguments and errors as :meth:`Users.create`."""
+        """Add a user with a link, both or neither. Arguments and errors as for :meth:`Users.create`."""
         name = check_name(username)
         async with name_taken(), self.accounts.change(by) as change:
             user = await self.users.add(change, name, roles)
             return await self._add_link(change, user)
 
     async def create_for_first_administrator(self) -> Invitation | None:
-        """A link for this process's output as long as no administrator can log in; None once one can.
+        """A link for this process's output while no administrator can log in; otherwise None.
 
-        Several processes may call this at once at their start. The first of them adds the administrator if there is
-        none, and each makes a link for that user. All links are valid until one is used, so the operator may take the
-        link from the output of any process.
+        Several processes may call this at once at their start. The first process adds the administrator if there is
+        none, and each process makes a link for that user. All links are valid until one is used, so the operator may take
+        the link from the output of any process.
         """
         if not self.passwords_on:
             return None
@@ -129,8 +128,8 @@ class Invitations:
             if any(user.can_log_in for user in await administrators_of(connection)):
                 return None
         async with self.accounts.change() as change:
-            # Two processes that find no administrator must not make two: the link of one would stay valid after that of
-            # the other was used.
+            # Two processes must not make two administrators: the link of the one would stay valid after the link of the
+            # other was used.
             await begin_credential_write(change)
             administrators = await administrators_of(change.connection)
             if any(user.can_log_in for user in administrators):
@@ -140,11 +139,11 @@ class Invitations:
             return await self._add_link(change, user)
 
     async def check(self, token: str) -> User:
-        """The user whose password a link would set; nothing changes.
+        """The user whose password a link would set. Changes nothing.
 
         Raises:
             PasswordLoginOff: Users have no passwords here.
-            LinkInvalid: It is unknown, spent or expired, or its user is disabled.
+            LinkInvalid: The link is unknown, spent or expired, or its user is disabled.
         """
         if not self.passwords_on:
             raise PasswordLoginOff
@@ -172,7 +171,7 @@ class Invitations:
 
         Args:
             token: The link's secret part.
-            password: The new password, as it was typed.
+            password: The typed new password.
 
         Raises:
             PasswordLoginOff: Users have no passwords here.
@@ -185,8 +184,8 @@ class Invitations:
         password_hash = await self.passwords.hash(check_password(password, user.username))
         async with self.accounts.narrow() as change:
             connection = change.connection
-            # Of concurrent requests with this or another link of the user, one finds its link unspent. Any other change
-            # of the password or the user since then has voided the link too.
+            # Of concurrent requests with links of the user, only one finds its link unspent. Any other change of the
+            # password or the user since then has voided the link too.
             await begin_credential_write(change)
             spent = await connection.execute(
                 update(schema.password_links)
@@ -222,7 +221,7 @@ class Invitations:
 
     async def _add_admin(self, change: Change) -> User:
         taken = await find_by_name(change.connection, "admin")
-        # An existing user of that name has other roles or is disabled, and is left unchanged.
+        # An existing user of this name has other roles or is disabled, and stays unchanged.
         name = "admin" if taken is None else f"admin-{secrets.token_hex(3)}"
         return await self.users.add(change, name, (ADMIN,))
 

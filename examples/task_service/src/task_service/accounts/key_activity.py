@@ -1,7 +1,7 @@
-"""What keys did: how many requests of a key were accepted and refused on each day, and its last request.
+"""The activity of keys: the numbers of accepted and refused requests on each day, and the last request.
 
-A request adds to a number in memory, which is written once a minute and at the end. No decision reads it, and a crash loses
-at most the last minute.
+A request adds to a count in memory, which is written once a minute and at the end. No decision depends on the counts, and a
+crash loses at most the last minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .config import ConfigStore
 
 _log = logging.getLogger(__name__)
 
-# How many rows one transaction writes: others wait for it on SQLite.
+# The most rows of a transaction, for which other transactions wait on SQLite.
 _BATCH: Final = 500
 
 _DAYS = schema.key_activity.c
@@ -37,10 +37,10 @@ class LastRequest:
     """The last request of a key, accepted or refused.
 
     Attributes:
-        at: When it was answered.
+        at: The time of its answer.
         route: Its method and the pattern of its route, such as `GET /api/tasks/{taskId}`.
-        address: Of the client; None if it is not kept.
-        user_agent: What the client calls itself; None if it said nothing, or if it is not kept.
+        address: The client's address; None if it is not kept.
+        user_agent: The client's `User-Agent`; None without one, or if it is not kept.
     """
 
     at: datetime
@@ -60,9 +60,9 @@ class KeyActivity(Flushing):
     """Counts requests of keys, and reads the counts.
 
     Args:
-        db: Where they are.
-        clock: Where the time comes from.
-        config: Says what the administrator allows to be kept, and for how long.
+        db: The database of the counts.
+        clock: The clock.
+        config: The administrator's settings for the kept details and their retention.
     """
 
     def __init__(self, db: Database, clock: Clock, config: ConfigStore) -> None:
@@ -75,9 +75,9 @@ class KeyActivity(Flushing):
         """Count a request, in memory only.
 
         Args:
-            key_id: Of a key whose secret the request presented. An id alone may be one that a stranger guessed.
-            request: Where it came from.
-            is_refused: Whether the key did not help: it has ended, or it may not do this, or not from there.
+            key_id: The id of a key whose secret the request presented. A stranger could have guessed an id alone.
+            request: The request's record.
+            is_refused: True if the key was refused: ended, or without the permission or the network.
             route: See :class:`LastRequest`.
         """
         now = self._clock.now()
@@ -90,9 +90,9 @@ class KeyActivity(Flushing):
             count.accepted += 1
 
     async def flush(self) -> None:
-        """Write what was counted, or keep it for the next call if the database does not answer."""
+        """Write the counts, or keep them for the next call if the database does not answer."""
         counts, self._counts = self._counts, {}
-        # In one order everywhere, so that two processes cannot deadlock.
+        # In the same order everywhere, so that two processes cannot deadlock.
         ordered = sorted(counts)
         try:
             while ordered:
@@ -103,7 +103,7 @@ class KeyActivity(Flushing):
                 del ordered[:_BATCH]
         except StoreUnavailable:
             _log.warning(
-                "the database did not answer, so it was not written what keys did; trying again later"
+                "the database did not answer, so the activity of keys was not written; trying again later"
             )
         finally:
             for place, count in counts.items():
@@ -113,7 +113,7 @@ class KeyActivity(Flushing):
                     newer.refused += count.refused
 
     async def days(self, key_id: str, *, since: date) -> Sequence[tuple[date, int, int]]:
-        """Each day with requests of a key, the oldest first: the day in UTC, how many were accepted, how many refused.
+        """Each day with requests of a key, the oldest first: the day in UTC, and the numbers of accepted and refused requests.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -127,7 +127,7 @@ class KeyActivity(Flushing):
         return [(row.day, row.accepted, row.refused) for row in found]
 
     async def last_request(self, key_id: str) -> LastRequest | None:
-        """The last request of a key; None if there was none for as long as it is kept.
+        """The last kept request of a key; None if there is none.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -142,7 +142,7 @@ class KeyActivity(Flushing):
         return None if row is None else LastRequest(*row)
 
     async def purge(self) -> None:
-        """Delete what is older than the administrator wants it kept.
+        """Delete activity that is older than the administrator's retention time.
 
         Raises:
             StoreUnavailable: The database does not answer.

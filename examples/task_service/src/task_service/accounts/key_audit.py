@@ -1,6 +1,6 @@
-"""The audit log's entries of keys: each is written by the store's `on_change`, in the transaction of its change.
+"""The audit log's entries of keys, which the store's `on_change` writes in the transaction of each change.
 
-The same transaction ends the runs of a key that was found in public.
+The same transaction ends the runs of a leaked key.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .sessions import require_open
 from .users import read_user
 
 MAX_LEAKS: Final = 100
-"""How many places of one leaked key are recorded."""
+"""The maximum number of recorded places of a leaked key."""
 
 _RECENT: Final = require_interactive(max_age=RECENT_LOGIN)
 
 _ENDING: Final = frozenset({"revoked", "deleted", "expiry_set"})
-"""What a login may still do with an own key when it has just ended."""
+"""The actions on an own key that a login may still finish when it has just ended."""
 
 _AUDIT = schema.audit.c
 
@@ -49,21 +49,21 @@ class KeyAudit:
         self._audit = audit
 
     async def on_change(self, connection: AsyncConnection, event: KeyEvent) -> None:
-        """The hook of the key store. It checks again what may have ended since the request was authenticated.
+        """The hook of the key store. It repeats the checks whose result may have changed since the request was authenticated.
 
-        A key is created, replaced or edited only while the login that does it is open. A person changes the key of another
-        owner, such as a service account, only with a recent login and while an administrator. A new key is limited only to
-        tasks that its owner sees; its successor keeps what it has, though a task is deleted meanwhile.
+        A key is created, replaced or edited only while the principal's login is open. A person changes the key of another
+        owner, such as a service account, only with a recent login and as an administrator. A new key can be limited only to
+        tasks that its owner sees; its successor has the same limits, even if a task is deleted meanwhile.
 
         Args:
-            connection: In the transaction of the change.
+            connection: The connection, in the transaction of the change.
             event: The change.
 
         Raises:
-            InputInvalid: Field `resources`: the new key is limited to what is no task, or one that its owner does not see.
+            InputInvalid: Field `resources`: an entry is not a task, or a task that the key's owner does not see.
             LoginTooOld: The key is another owner's, and the login of the principal is older than :data:`RECENT_LOGIN`.
             CredentialRefused: The login of the principal has ended since its request was authenticated.
-            PermissionDenied: The key is another owner's, and the principal administers keys no more.
+            PermissionDenied: The key is another owner's, and the principal no longer administers keys.
         """
         change = Change(connection, event.principal, event.at, self._audit)
         if event.principal is not None:
@@ -84,9 +84,9 @@ class KeyAudit:
         await _record(change, f"key.{event.action}", event.record, anonymous=anonymous, **details)
 
     async def on_leak(self, event: KeyEvent, location: LeakLocation) -> None:
-        """Record a place that :meth:`on_change` has not: a report of a revoked key changes no key.
+        """Record a place without :meth:`on_change`: a report of a revoked key changes no key.
 
-        If the database does not take the entry, it is logged, as that of a refusal.
+        If the database cannot write the entry, it is logged, like the entry of a refusal.
         """
         try:
             async with self._db.write() as connection:
@@ -125,7 +125,7 @@ async def _details(change: Change, event: KeyEvent) -> dict[str, Any]:
 async def _leaked(
     change: Change, event: KeyEvent, location: LeakLocation, *, revoked: bool
 ) -> None:
-    # A stranger who found the key may have started them.
+    # A stranger who found the key may have started these runs.
     its_runs = event.record.id == REQUESTED_WITH
     await cancel_runs(change.connection, its_runs, event.at, error=KEY_LEAKED)
     known = select(_AUDIT.details).where(
@@ -133,7 +133,7 @@ async def _leaked(
     )
     found = await change.connection.scalars(known.limit(MAX_LEAKS))
     urls = [details.get("url") for details in found]
-    # Neither a repeated report nor a key that is copied to many places fills the log.
+    # Repeated reports, or a key copied to many places, must not fill the log.
     if len(urls) < MAX_LEAKS and location.url not in urls:
         place = _place(location, revoked=revoked)
         await _record(change, "key.leaked", event.record, anonymous=True, **place)
@@ -164,11 +164,11 @@ async def _confirm(change: Change, principal: Principal[Any], event: KeyEvent) -
 async def _check_tasks(
     connection: AsyncConnection, creator: Principal[Any] | None, record: ApiKey
 ) -> None:
-    """Refuse a key that is limited to a task which its owner does not see: a typing error would remain unnoticed."""
+    """Refuse a key limited to a task that its owner does not see: a typing error would remain unnoticed."""
     if record.resources is None:
         return
     tasks = schema.tasks.c
-    # A service account sees its own tasks. What the administrator who acts for it sees does not count.
+    # A service account sees its own tasks, not those of the administrator who acts for it.
     visible = and_(tasks.owner_id == record.owner_id, tasks.deleted_at.is_(None))
     if creator is not None and creator.owner.id == record.owner_id:
         visible = visible_tasks(creator)
@@ -179,19 +179,19 @@ async def _check_tasks(
     if unknown:
         raise InputInvalid.of(
             "resources",
-            f"The owner of the key sees no such task: {', '.join(unknown)}. Name tasks by their ids, such as task:tsk_….",
+            f"The key's owner sees no such task: {', '.join(unknown)}. Name tasks by their ids, such as task:tsk_….",
         )
 
 
 def _granted(record: ApiKey) -> dict[str, Any]:
-    """What the key may do, to what and from where, and what its owner says of it."""
+    """The key's permissions, resources, networks and description."""
     granted = {"scopes": None} | record.details()
     del granted["name"]  # is in every entry
     return granted
 
 
 async def _previous(change: Change, key_id: str) -> dict[str, Any]:
-    """The values before a change, as far as earlier entries of the key have them."""
+    """The values before a change, if earlier entries of the key have them."""
     entries = await change.connection.scalars(
         select(_AUDIT.details)
         .where(_AUDIT.target == key_id, _AUDIT.action.in_(("key.created", "key.updated")))

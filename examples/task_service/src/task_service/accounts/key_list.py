@@ -1,6 +1,7 @@
 """The list of a user's API keys, searched, filtered, sorted and counted by the database.
 
-The library lists keys newest first, by state. This reads the same table for people who look for one key among hundreds.
+The library lists keys newest first, by state. This module reads the same table for people who look for a key among
+hundreds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from task_service.db.engine import Database
 from task_service.db.paging import FIRST_PAGE, Order, PageRequest, Paging, contains_text
 
 EXPIRING: Final = timedelta(days=7)
-"""How long before its end a key is pointed out to its owner."""
+"""The time before a key's end in which its owner is warned."""
 
 _KEYS = schema.api_keys.c
 # Later than any expiry.
@@ -41,12 +42,12 @@ class KeySort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyListQuery:
-    """Which keys to list; None means any.
+    """The keys to list; None means any.
 
     Attributes:
         search: A part of the name, of the description or of a label, or the beginning of the id.
         status: Keys in this state.
-        sort: In which order.
+        sort: The order.
     """
 
     search: str | None = None
@@ -56,14 +57,14 @@ class KeyListQuery:
 
 @dataclass(frozen=True, slots=True)
 class KeyListPage:
-    """One page of keys.
+    """A page of keys.
 
     Attributes:
         items: The keys.
         next_cursor: None on the last page.
-        at: When the states of the keys were judged.
-        counts: How many keys the search finds in each state, whichever state is listed; None if they were not counted.
-        expiring: How many of the active ones end within :data:`EXPIRING` and are not replaced; None in the same case.
+        at: The time of the keys' states.
+        counts: The numbers of keys found in each state, whichever state is listed; None if they were not counted.
+        expiring: The number of active keys that end within :data:`EXPIRING` and are not replaced; None if not counted.
     """
 
     items: tuple[ApiKey, ...]
@@ -77,7 +78,7 @@ class KeyList:
     """Lists the keys of one owner at a time.
 
     Args:
-        db: Holds them.
+        db: The database of the keys.
         clock: Decides which keys have expired.
     """
 
@@ -109,9 +110,9 @@ class KeyList:
         """A page of keys.
 
         Args:
-            owner_id: Whose keys.
-            query: Which of them, in which order.
-            wanted: Which page of them, of 200 at most; counted are the keys that the search finds.
+            owner_id: The id of the owner.
+            query: The filter and order.
+            wanted: The page, of at most 200 keys; `count` counts the keys that the search finds.
 
         Raises:
             InputInvalid: Field `cursor`.
@@ -151,7 +152,7 @@ def _found(owner_id: str, search: str | None) -> ColumnElement[bool]:
     own = and_(_KEYS.owner_id == owner_id, _KEYS.deleted_at.is_(None))
     if search is None:
         return own
-    # People paste the mask, or what they see of it.
+    # People paste the mask, or a part of it.
     key_id = search.removesuffix("…").removesuffix("_").rpartition("_")[2]
     return and_(
         own,
@@ -165,7 +166,7 @@ def _found(owner_id: str, search: str | None) -> ColumnElement[bool]:
 
 
 def in_state(status: KeyStatus, now: int) -> ColumnElement[bool]:
-    """Whether a key is in this state at a moment, in microseconds."""
+    """True if a key is in this state at a moment, in microseconds."""
     not_revoked = _KEYS.revoked_at.is_(None)
     match status:
         case KeyStatus.REVOKED:
@@ -177,14 +178,14 @@ def in_state(status: KeyStatus, now: int) -> ColumnElement[bool]:
 
 
 async def count_active(connection: AsyncConnection, owner_id: str, at: datetime) -> int:
-    """How many of an owner's keys are active."""
+    """The number of an owner's active keys."""
     active = and_(_found(owner_id, None), in_state(KeyStatus.ACTIVE, schema.to_microseconds(at)))
     counting = select(func.count()).select_from(schema.api_keys).where(active)
     return await connection.scalar(counting) or 0
 
 
 def _counting(found: ColumnElement[bool], at: datetime) -> Select[Any, int, int]:
-    """How many keys there are in each state, and how many of them end soon."""
+    """The numbers of keys in each state, and of keys that end soon."""
     now = schema.to_microseconds(at)
     state = case(*((in_state(status, now), status.value) for status in KeyStatus)).label("state")
     ends_soon = and_(

@@ -31,13 +31,13 @@ class Login:
     """Logs users in, and changes their passwords.
 
     Attributes:
-        accounts: Holds users and sessions.
+        accounts: The database of users and sessions.
         users: The users.
         sessions: Starts sessions.
         passwords: Verifies and hashes passwords.
         config: Limits sessions.
         throttle: Limits the attempts.
-        passwords_on: Whether users have passwords here. Otherwise they log in at an identity provider.
+        passwords_on: False if users have no passwords here, and log in at an identity provider.
     """
 
     accounts: Accounts
@@ -52,12 +52,12 @@ class Login:
         """Start a session.
 
         Args:
-            username: As it was typed.
-            password: As it was typed.
+            username: The typed name.
+            password: The typed password.
 
         Raises:
             PasswordLoginOff: Users have no passwords here.
-            TooManyAttempts: There were too many from this address or for this account; the password was not verified.
+            TooManyAttempts: Too many attempts from this address or for this account; the password was not verified.
             LoginFailed: The name or the password is wrong, or the account cannot log in.
         """
         logged_in = await self._attempt(normalised_username(username), password)
@@ -71,12 +71,12 @@ class Login:
         When this returns, no process accepts the earlier session's token.
 
         Args:
-            principal: An interactive one; the caller has checked that.
-            password: As it was typed.
+            principal: The interactive principal; the caller has checked its kind.
+            password: The typed password.
 
         Raises:
             TooManyAttempts: The password was wrong too often.
-            InputInvalid: It is wrong.
+            InputInvalid: The password is wrong.
             CredentialRefused: The session has ended meanwhile.
         """
         logged_in = await self._attempt(principal.user.username, password, replaced=principal)
@@ -89,13 +89,13 @@ class Login:
         """Replace the password and end the principal's other sessions.
 
         Args:
-            principal: An interactive one; the caller has checked that.
-            current: The current password, as it was typed.
-            new: The new password, as it was typed.
+            principal: The interactive principal; the caller has checked its kind.
+            current: The typed current password.
+            new: The typed new password.
 
         Raises:
             TooManyAttempts: The current password was wrong too often.
-            InputInvalid: The current password is wrong, or the new one is not acceptable.
+            InputInvalid: The current password is wrong, or the new password is not acceptable.
             CredentialRefused: The session has ended meanwhile, for example because the password was reset.
         """
         username = principal.user.username
@@ -106,8 +106,8 @@ class Login:
             verified_hash = await self._verify_current(principal, current)
 
     async def _verify_current(self, principal: Principal[User], current: str) -> str:
-        """The hash of the principal's password if `current` matches it; raises as `change_password`."""
-        # A session left open on a shared machine must not be a way to guess, so this counts like a login.
+        """The hash of the principal's password, if `current` matches; raises errors like `change_password`."""
+        # A stranger at an open session must not guess the password, so this counts like a login.
         username = principal.user.username
         stored, matches = await self._check(username, current)
         if stored is None or stored.hash is None or not matches:
@@ -136,7 +136,7 @@ class Login:
     async def _attempt(
         self, account: str, password: str, *, replaced: Principal[User] | None = None
     ) -> LoggedIn | None:
-        """Start a session, perhaps in place of another; None if the name or password is wrong or the account disabled."""
+        """Start a session, perhaps in place of another; None for a wrong name or password, or a disabled account."""
         stored, matches = await self._check(account, password)
         while (
             stored is not None and stored.hash is not None and matches and not stored.user.disabled
@@ -166,7 +166,7 @@ class Login:
             raise
 
     async def _verify(self, account: str, password: str) -> tuple[StoredPassword | None, bool]:
-        """The account, if there is one, and whether the password matches."""
+        """The account, if it exists, and True if the password matches."""
         stored = await self.users.find_password(account)
         matches = await self.passwords.verify(password, None if stored is None else stored.hash)
         return stored, matches
@@ -181,7 +181,7 @@ class Login:
         config = await self.config.current()
         async with self.accounts.change(replaced) as change:
             # Only if the account is unchanged since the password was read: a user who was disabled meanwhile, or
-            # whose password was replaced, gets no session.
+            # has a new password, gets no session.
             updated = await change.connection.execute(
                 update(schema.users)
                 .where(

@@ -1,4 +1,4 @@
-"""How people may log in, by the settings in force: what was possible under earlier settings opens nothing."""
+"""The ways to log in, by the present settings: logins in other ways are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LoginMethods:
 
     Attributes:
         passwords: Whether users have passwords here.
-        issuer: The identity provider's; None if there is none.
+        issuer: The identity provider's issuer; None without a provider.
     """
 
     passwords: bool = True
@@ -32,7 +32,7 @@ class LoginMethods:
     def admit_session(self) -> ColumnElement[bool]:
         """A condition for rows of the table of sessions: an open session began in a way that is still possible.
 
-        An open session that began at the identity provider has its ID token.
+        An open session from the identity provider has its ID token.
         """
         local = _SESSIONS.id_token.is_(None)
         return self._either(local, _SESSIONS.user_id, ~local)
@@ -47,7 +47,7 @@ class LoginMethods:
         if self.passwords:
             ways.append(local)
         if self.issuer is not None:
-            # The configured issuer's own: one that was configured before admits no user.
+            # Only identities of the configured issuer: an earlier issuer admits no user.
             known = select(_IDENTITIES.user_id).where(
                 _IDENTITIES.user_id == user_id, _IDENTITIES.issuer == self.issuer
             )

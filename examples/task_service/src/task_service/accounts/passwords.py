@@ -1,8 +1,8 @@
-"""Passwords: which ones are accepted, and how they are hashed.
+"""Rules for passwords, and their hashes.
 
 Rules (NIST SP 800-63B-4, section 3.1.1; ASVS 5.0, section 6.2): length instead of composition, every Unicode character,
-no truncation, nothing that is easy to guess. Hashes are Argon2id with the parameters that OWASP recommends; each takes a
-core and 19 MiB for some 30 ms, so they run off the event loop and only a few at once.
+no truncation, no password that is easy to guess. Hashes are Argon2id with OWASP's parameters; each needs a
+core and 19 MiB for some 30 ms, so hashes run in threads, only a few at once.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ OWASP: Final = Parameters(
 )
 """OWASP's Password Storage Cheat Sheet: m=19 MiB, t=2, p=1."""
 
-# How many hashes may wait for each that runs: about a second of work. Further requests get 429 with Retry-After.
+# The most waiting hashes for each worker: about a second of work. Further requests get 429 with Retry-After.
 _WAITING_PER_WORKER: Final = 32
 _RETRY_SECONDS: Final = 2
 
-# Longer input cannot be a password in any normalisation, so it is not normalised.
+# Longer input cannot be a password, so it is not normalised.
 _MAX_TYPED: Final = 8 * MAX_LENGTH
 
-# How many different pieces a password needs: a common word or a keyboard run counts as much as one character.
+# The number of different pieces that a password needs: a common word or a keyboard run counts like one character.
 _MIN_PIECES: Final = 4
 _ROWS: Final = (
     "abcdefghijklmnopqrstuvwxyz",
@@ -68,14 +68,14 @@ class Passwords:
 
     Args:
         parameters: Argon2's cost; `argon2.profiles.CHEAPEST` is for tests.
-        concurrency: How many passwords are hashed at once.
+        concurrency: The number of passwords hashed at once.
     """
 
     def __init__(self, parameters: Parameters = OWASP, *, concurrency: int = 2) -> None:
         self._hasher = PasswordHasher.from_parameters(parameters)
         self._executor = ThreadPoolExecutor(concurrency, thread_name_prefix="password")
         self._slots = threading.BoundedSemaphore(concurrency * (1 + _WAITING_PER_WORKER))
-        # Verified when there is no hash to verify, so that an unknown user takes as long as a known one.
+        # Verified if there is no hash, so that an unknown user takes as long as a known user.
         self._dummy = self._hasher.hash("no user's password")
 
     async def hash(self, password: str) -> str:
@@ -90,8 +90,8 @@ class Passwords:
         """True if `encoded` is the hash of `password`. The time taken does not depend on the result.
 
         Args:
-            password: As it was typed.
-            encoded: The hash; None for an unknown user or one without a password, which never matches.
+            password: The typed password.
+            encoded: The hash; None for an unknown user or a user without a password, which never matches.
 
         Raises:
             TooManyAttempts: Too many passwords wait to be hashed.
@@ -103,11 +103,11 @@ class Passwords:
         return matches and encoded is not None
 
     def needs_rehash(self, encoded: str) -> bool:
-        """True if a hash was made with other parameters than today's."""
+        """True if a hash has other parameters than the present ones."""
         return self._hasher.check_needs_rehash(encoded)
 
     def close(self) -> None:
-        """Finish the hashes that run, and cancel those that wait."""
+        """Finish running hashes, and cancel waiting ones."""
         self._executor.shutdown(cancel_futures=True)
 
     def _matches(self, password: str, encoded: str) -> bool:
@@ -123,21 +123,21 @@ class Passwords:
         if not self._slots.acquire(blocking=False):
             raise TooManyAttempts(_RETRY_SECONDS)
         future = self._executor.submit(work)
-        # Released when the thread is done, not when the caller is cancelled: cancelling stops no hash.
+        # Released when the thread ends, not when the caller is cancelled: cancellation stops no hash.
         future.add_done_callback(lambda _: self._slots.release())
         return await asyncio.wrap_future(future)
 
 
 def check_password(password: str, username: str, *, field: str = "password") -> str:
-    """Validate a new password, and return it as it is hashed.
+    """Validate a new password, and return its text for hashing.
 
     Args:
-        password: As it was typed.
+        password: The typed password.
         username: The user's name, which the password must not contain.
         field: The name of the input in the error.
 
     Raises:
-        InputInvalid: It is too short, too long, contains the user's name or is easy to guess.
+        InputInvalid: The password is too short, too long, contains the user's name or is easy to guess.
     """
     text = normalised(password[: _MAX_TYPED + 1])
     if len(text) > MAX_LENGTH:
@@ -152,17 +152,17 @@ def check_password(password: str, username: str, *, field: str = "password") -> 
     if len(username) >= 4 and username.casefold() in text.casefold():
         raise InputInvalid.of(field, "A password must not contain the user name.")
     if len(_pieces(text)) < _MIN_PIECES:
-        raise InputInvalid.of(field, "This password is easy to guess. Choose a less common one.")
+        raise InputInvalid.of(field, "This password is easy to guess. Choose another password.")
     return text
 
 
 def normalised(password: str) -> str:
-    """A password in Unicode's NFC, so that every keyboard's spelling of it is the same text."""
+    """A password in Unicode's NFC, so that all keyboards produce the same text."""
     return unicodedata.normalize("NFC", password)
 
 
 def _encoded(password: str) -> bytes:
-    # JSON can carry a lone surrogate. Such a password is wrong like any other, and takes as long.
+    # JSON can contain a lone surrogate. Such a wrong password takes as long as any other.
     return password.encode("utf-8", "surrogatepass")
 
 

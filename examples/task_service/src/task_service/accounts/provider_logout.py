@@ -11,7 +11,7 @@ from msk_auth.stores.memory import AsyncMemoryKeyStore
 from msk_auth.tokens.issuers import ExternalIssuer, KeySet, Provider, TokenRules
 
 LOGOUT_LEEWAY: Final = timedelta(seconds=30)
-"""By how much the provider's clock may be ahead when it sends a logout token."""
+"""The tolerance for a provider's clock that is ahead."""
 
 _EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
 _MAX_TEXT: Final = 255
@@ -20,15 +20,15 @@ _MAX_TEXT: Final = 255
 def logout_verifier(
     issuer: str, client_id: str, keys: KeySet, *, clock: Clock
 ) -> AsyncAuthenticator[None]:
-    """An authenticator that knows logout tokens (section 2.4), verified as section 2.6 says, and nothing else.
+    """An authenticator that accepts only logout tokens (section 2.4), verified by the rules of section 2.6.
 
-    Whom a token stands for here is not its affair: the caller reads the identity.
+    It does not look up users: the caller reads the identity.
 
     Args:
         issuer: The provider's `iss`.
-        client_id: The service's id there.
-        keys: The provider's.
-        clock: Where the time comes from.
+        client_id: The service's client id.
+        keys: The provider's keys.
+        clock: The clock.
     """
     tokens = ExternalIssuer(
         Provider.OIDC,
@@ -57,7 +57,7 @@ async def _any_person(identity: ExternalIdentity) -> Owner[None]:
 
 
 def _is_logout_token(claims: Mapping[str, object]) -> bool:
-    """Nothing else that the provider signs, ID tokens above all."""
+    """True for logout tokens; False for other tokens of the provider, above all ID tokens."""
     events = claims.get("events")
     if not isinstance(events, Mapping) or "nonce" in claims:
         return False
@@ -72,15 +72,15 @@ _LOGOUT: Final = TokenRules(
     types=frozenset({None, "logout+jwt", "application/logout+jwt"}),
     requires=("jti",),
     is_kind=_is_logout_token,
-    # The person; of a token that names a session alone, that session.
+    # The person, or for a token with only a session, that session.
     subject=lambda claims: cast("str", claims.get("sub", claims.get("sid"))),
-    # Two minutes are recommended. For so long after `iat` the id of a token is remembered.
+    # Two minutes are recommended. The id of a token is remembered for this time after `iat`.
     max_lifetime=timedelta(hours=1),
 )
 
 
 def readable(claims: Mapping[str, object], name: str) -> str | None:
-    """A claim that is printable text of at most 255 characters, as the database can hold it; None if it is something else."""
+    """A claim, if it is printable text of at most 255 characters, which the database can store; otherwise None."""
     value = claims.get(name)
     if isinstance(value, str) and 0 < len(value) <= _MAX_TEXT and value.isprintable():
         return value

@@ -14,7 +14,7 @@ MANAGE_USERS: Final = "admin:users"
 MANAGE_KEYS: Final = "admin:keys"
 
 RECENT_LOGIN: Final = timedelta(minutes=15)
-"""How old a login may be that makes an administrator, changes roles, sets up another's password, creates a service account, or
+"""The maximum age of a login that makes an administrator, changes roles, makes a password link, creates a service account, or
 makes, changes or revokes the key of another owner (RFC 9470)."""
 
 _USER: Final = frozenset({"tasks:read", "tasks:write", "tasks:run", "keys:manage"})
@@ -36,7 +36,7 @@ ROLE_PERMISSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         },
     }
 )
-"""The permissions of each role. A user has those of all their roles."""
+"""The permissions of each role. A user has the permissions of all assigned roles."""
 
 KEY_PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
     {

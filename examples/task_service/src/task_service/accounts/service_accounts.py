@@ -1,8 +1,8 @@
-"""Service accounts: owners of keys, tasks and runs that are no people, and that never log in.
+"""Service accounts: owners of keys, tasks and runs that are not people, and never log in.
 
-A service account is a row in the table of the users, so what belongs to a user can belong to one. It has the role of an ordinary
-user. No statement gives it a password or a login at the identity provider, and a constraint of the table refuses both.
-Administrators make its keys on its behalf, by the library's `on_behalf_of`: :func:`may_act_for` is the rule.
+A service account is a row in the table of users, so it can own everything that a user can. It has the role of an ordinary
+user. A constraint of the table refuses a password or a login at the identity provider.
+Administrators make its keys with the library's `on_behalf_of`: :func:`may_act_for` is the rule.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_DESCRIPTION: Final = 500
 _ROLE: Final = "user"
 
 PERMISSIONS: Final = ROLE_PERMISSIONS[_ROLE] & KEY_PERMISSIONS.keys()
-"""What the keys of a service account can be allowed to do."""
+"""The possible permissions of a service account's keys."""
 
 _USERS = schema.users.c
 _KEYS = schema.api_keys.c
@@ -51,7 +51,7 @@ _BY_NAME: Final = Order(_USERS.username)
 
 
 class ServiceAccount(BaseModel):
-    """A service account. `last_used_at` is when one of its keys was used last."""
+    """A service account. `last_used_at` is the last use of one of its keys."""
 
     id: str
     name: str
@@ -64,11 +64,11 @@ class ServiceAccount(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccountQuery:
-    """Which service accounts to list, by name; None means any.
+    """The service accounts to list, by name; None means any.
 
     Attributes:
         search: A part of the name, or a whole id.
-        disabled: Those that are disabled, or that are not.
+        disabled: True for disabled accounts, False for enabled ones.
     """
 
     search: str | None = None
@@ -76,10 +76,9 @@ class ServiceAccountQuery:
 
 
 async def may_act_for(principal: Principal[User], owner: Owner[User]) -> Iterable[str] | None:
-    """The library's rule of who manages the keys of another owner: administrators those of service accounts.
+    """The library's rule for the management of other owners' keys: administrators manage those of service accounts.
 
-    That their login is recent is checked where the change is written, by :mod:`task_service.accounts.key_audit`: to read needs
-    none.
+    Changes also need a recent login, which :mod:`task_service.accounts.key_audit` checks when it writes the change.
     """
     if not owner.user.service_account or MANAGE_KEYS not in principal.permissions:
         return None
@@ -88,10 +87,10 @@ async def may_act_for(principal: Principal[User], owner: Owner[User]) -> Iterabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccounts:
-    """The service accounts, and what administrators change about them.
+    """The service accounts, and administrators' changes of them.
 
     Attributes:
-        accounts: Holds them.
+        accounts: The database.
     """
 
     accounts: Accounts
@@ -104,8 +103,8 @@ class ServiceAccounts:
         """A page of service accounts, by name. Deleted ones are left out.
 
         Args:
-            query: Which of them.
-            page: Which page of them, of 200 at most.
+            query: The filter.
+            page: The page, of at most 200 accounts.
 
         Raises:
             InputInvalid: Field `cursor`.
@@ -132,17 +131,17 @@ class ServiceAccounts:
     async def create(
         self, name: str, description: str | None = None, *, by: Principal[Any] | None = None
     ) -> ServiceAccount:
-        """Add a service account. It has no keys yet.
+        """Add a service account, without keys.
 
         Args:
-            name: As that of a user.
-            description: What it is for, 500 characters at most.
+            name: The name, with the rules of a user's name.
+            description: Its purpose, in at most 500 characters.
             by: The administrator; None means the service itself or its command line.
 
         Raises:
             InputInvalid: The name or the description is not acceptable.
-            UsernameTaken: There is a user or a service account of that name.
-            Problem: As :func:`begin_administration`.
+            UsernameTaken: A user or a service account has this name.
+            Problem: As for :func:`begin_administration`.
         """
         checked = check_name(name, field="name")
         text = _check_description(description)
@@ -170,16 +169,16 @@ class ServiceAccounts:
         description: str | None = None,
         disabled: bool | None = None,
     ) -> ServiceAccount:
-        """Describe a service account, disable or enable it, or both at once.
+        """Change the description of a service account, disable or enable it, or both.
 
-        Its keys are refused while it is disabled and accepted again afterwards. Its runs end: queued ones at once, running ones
-        within about a second. When this returns, every process has the change.
+        The keys of a disabled account are refused until it is enabled again. Its queued runs end immediately, and running
+        runs within about a second. When this returns, every process has the change.
 
         Args:
             account_id: The service account.
             by: The administrator; None means the service itself or its command line.
-            description: What it is for; an empty text takes the description away, None leaves it.
-            disabled: None leaves it.
+            description: Its purpose; an empty text removes the description, None changes nothing.
+            disabled: None changes nothing.
 
         Raises:
             InputInvalid: The description is not acceptable.
@@ -214,9 +213,9 @@ class ServiceAccounts:
         *,
         by: Principal[Any] | None = None,
     ) -> None:
-        """Delete a service account for good: its keys are refused and its runs end. Its name can be used again.
+        """Delete a service account permanently: its keys are refused and its runs end. Its name can be used again.
 
-        Its tasks, the runs that are over and the entries of the audit log stay, under its name with its id added.
+        Its tasks, ended runs and audit entries stay, under its name with its id appended.
 
         Args:
             account_id: The service account.
@@ -230,14 +229,14 @@ class ServiceAccounts:
         async with self.accounts.narrow(by) as change:
             await begin_administration(change)
             before = await self._read(change.connection, account_id)
-            # No name of an account has a space, so this one is taken by none.
+            # No name of an account has a space, so this name is free.
             kept = f"{before.name[: MAX_USERNAME - len(account_id) - 1]} {account_id}"
             await write_user(
                 change, account_id, username=kept, deleted_at=change.now, disabled_at=change.now
             )
             await cancel_runs_of(change.connection, account_id, change.now)
             await change.record("service_account.deleted", account_id, name=before.name)
-        # Refused already, as their owner is gone; from here on they are also shown as revoked.
+        # The keys are already refused, since their owner is gone; now they are also shown as revoked.
         await authenticator.forget_owner(account_id)
 
     def _selecting(self) -> Select[Any]:
@@ -264,7 +263,7 @@ class ServiceAccounts:
 
 
 def _check_description(description: str | None) -> str | None:
-    """A description as it is stored; None if there is nothing in it.
+    """A description for the database; None if it is empty.
 
     Raises:
         InputInvalid: Field `description`.
@@ -273,7 +272,7 @@ def _check_description(description: str | None) -> str | None:
     if len(text) > MAX_DESCRIPTION or not text.isprintable():
         raise InputInvalid.of(
             "description",
-            f"A description has {MAX_DESCRIPTION} visible characters at most, on one line.",
+            f"Write at most {MAX_DESCRIPTION} visible characters, on one line.",
         )
     return text or None
 

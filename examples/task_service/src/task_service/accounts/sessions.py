@@ -1,8 +1,8 @@
 """Login sessions, which the `sid` of login tokens names.
 
-A session is over when it is ended, when its lifetime has passed, when it was idle for too long, or when the settings no
-longer admit a login of its kind. The present configuration decides all but the first, so shortening a limit ends open sessions. The time of a session's last request is
-collected in memory and written once a minute, never while a request waits.
+A session is over when a user or administrator ends it, when its lifetime has passed, when it was idle for too long, or when
+the settings no longer admit a login of its kind. The present configuration has the limits, so a shorter limit ends open
+sessions. The time of a session's last request is collected in memory and written once a minute, never while a request waits.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class LoginSession:
     """One login.
 
     Attributes:
-        authenticated_at: When the person logged in; with an identity provider that may be long before `started_at`.
-        started_at: When the session began.
-        last_seen_at: When it was last used.
-        expires_at: When it expires unless it is used again, by the present limits.
-        ended_at: When it was ended; None means that it was not.
+        authenticated_at: The time of the login; at an identity provider it may be long before `started_at`.
+        started_at: The beginning of the session.
+        last_seen_at: Its last use.
+        expires_at: Its expiry without further use, by the present limits.
+        ended_at: The time at which it was ended, or None.
         address: The client's address at login.
         user_agent: The header `User-Agent` at login.
     """
@@ -103,7 +103,7 @@ class LoginSession:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """A login that succeeded.
+    """A successful login.
 
     Attributes:
         token: The login token (JWT). It expires with the session's lifetime.
@@ -120,14 +120,14 @@ class LoggedIn:
 
 @dataclass(frozen=True, slots=True)
 class ProviderLogout:
-    """What a logout token of the identity provider asks for.
+    """The content of an identity provider's logout token.
 
     Attributes:
         issuer: Its `iss`.
         token_id: Its `jti`.
-        expires_at: From when on no process takes it.
-        subject: The person (`sub`); None if it names a session alone.
-        provider_sid: The session at the provider (`sid`); None means all of the person's.
+        expires_at: The time after which every process refuses it.
+        subject: The person (`sub`); None if the token names only a session.
+        provider_sid: The session at the provider (`sid`); None means all of the person's sessions.
     """
 
     issuer: str
@@ -144,9 +144,9 @@ class Sessions(Flushing):
     when it is closed.
 
     Args:
-        accounts: Holds them.
+        accounts: The database.
         tokens: Issues the login tokens.
-        methods: The ways to log in. A session that began in another way is over.
+        methods: The ways to log in. A session from another way is over.
     """
 
     def __init__(self, accounts: Accounts, *, tokens: TokenProfile, methods: LoginMethods) -> None:
@@ -171,12 +171,12 @@ class Sessions(Flushing):
 
         Args:
             change: The login.
-            user: Who logs in.
-            config: Limits the session.
-            details: Of the audit entry.
-            authenticated_at: When the person logged in; now by default.
-            id_token: That of the identity provider, which its logout asks for.
-            provider_sid: The session there, which ends this one when it ends.
+            user: The user.
+            config: The limits of the session.
+            details: The details of the audit entry.
+            authenticated_at: The time of the login; now by default.
+            id_token: The identity provider's ID token, which a logout there needs.
+            provider_sid: The session at the provider, whose end also ends this session.
         """
         now, session_id = change.now, new_id("ses")
         lifetime = config.session_lifetime_minutes * _MINUTE
@@ -265,7 +265,7 @@ class Sessions(Flushing):
             keep: The id of a session that stays open.
 
         Returns:
-            How many were open.
+            The number of sessions that were open.
         """
         async with self._accounts.narrow(by) as change:
             await change.connection.execute(_locking(user_id))
@@ -288,7 +288,7 @@ class Sessions(Flushing):
         of_session: list[ColumnElement[bool]] = []
         if logout.provider_sid is not None:
             same = _SESSIONS.provider_sid == logout.provider_sid
-            # Where it is not known which session of the person's at the provider it is, it may be this one.
+            # An unknown session at the provider may be the ended session.
             unknown = _SESSIONS.provider_sid.is_(None)
             of_session = [same if logout.subject is None else same | unknown]
         people = select(_IDENTITIES.user_id).where(_IDENTITIES.issuer == logout.issuer)
@@ -310,7 +310,7 @@ class Sessions(Flushing):
         return len(still_open)
 
     async def last_provider_logout(self) -> datetime | None:
-        """When the provider's latest logout came, for :meth:`refuse_ended_at_provider`; None if there is none."""
+        """The time of the provider's latest logout, for :meth:`refuse_ended_at_provider`, or None."""
         async with self._accounts.db.read() as connection:
             latest: datetime | None = await connection.scalar(
                 select(func.max(_LOGOUTS.received_at))
@@ -328,20 +328,20 @@ class Sessions(Flushing):
     ) -> None:
         """Refuse a login whose session at the provider has ended meanwhile.
 
-        Until the transaction ends no logout is carried out. One that comes later finds the session of the login.
+        Logouts wait until the transaction ends. Later logouts find the session of the login.
 
         Args:
-            connection: In a write transaction, whose first statement this is.
-            issuer: The provider's.
+            connection: The connection, in a write transaction whose first statement this is.
+            issuer: The provider's issuer.
             subject: The person.
-            provider_sid: The session at the provider, if the ID token named one.
-            since: From :meth:`last_provider_logout`, before the code of the login was exchanged.
+            provider_sid: The session at the provider, if the ID token named it.
+            since: The result of :meth:`last_provider_logout`, before the exchange of the login's code.
 
         Raises:
-            ProviderLoginRefused: A logout that came since then means this login.
+            ProviderLoginRefused: A later logout ended this login.
         """
         await lock_table(connection, schema.logout_tokens)
-        # As `end_at_provider` finds sessions. A token names the person, the session, or both.
+        # The same rule as in `end_at_provider`. A token names the person, the session, or both.
         of_session = _LOGOUTS.provider_sid.is_(None) | (
             _LOGOUTS.subject.is_not(None)
             if provider_sid is None
@@ -364,7 +364,7 @@ class Sessions(Flushing):
         now = self._accounts.now()
         before = now - KEPT_FOR
         async with self._accounts.db.write() as connection:
-            # First, as a logout locks them, so that the two cannot deadlock.
+            # First, in the order of a logout's locks, so that the two cannot deadlock.
             await connection.execute(delete(schema.logout_tokens).where(_LOGOUTS.expires_at < now))
             await connection.execute(
                 delete(schema.sessions).where(
@@ -380,10 +380,10 @@ class Sessions(Flushing):
             self._seen[session_id] = at
 
     async def flush(self) -> None:
-        """Write what :meth:`seen` collected, or keep it for the next call if the database does not answer."""
+        """Write the times from :meth:`seen`, or keep them for the next call if the database does not answer."""
         if not self._seen:
             return
-        # Cleared only after the write: meanwhile the sessions must not look idle.
+        # Cleared only after the write, so that the sessions do not look idle meanwhile.
         batch = dict(self._seen)
         try:
             async with self._accounts.db.write() as connection:
@@ -394,7 +394,7 @@ class Sessions(Flushing):
                         _SESSIONS.last_seen_at < bindparam("at"),
                     )
                     .values(last_seen_at=bindparam("at")),
-                    # In one order everywhere, so that two processes cannot deadlock.
+                    # In the same order everywhere, so that two processes cannot deadlock.
                     [{"session": session, "at": at} for session, at in sorted(batch.items())],
                 )
         except StoreUnavailable:
@@ -428,11 +428,11 @@ async def require_open(change: Change, principal: Principal[Any]) -> None:
     The login then stays open until the transaction ends: every change that ends a session locks its user first.
 
     Args:
-        change: Holds no lock of a session.
-        principal: An interactive one.
+        change: A change without a lock of a session.
+        principal: The interactive principal.
 
     Raises:
-        CredentialRefused: The session has ended or outlived the present limit, or there is none.
+        CredentialRefused: The session has ended, has passed the present limit, or does not exist.
     """
     await change.connection.execute(_locking(principal.owner.id))
     found = await change.connection.execute(
@@ -443,13 +443,13 @@ async def require_open(change: Change, principal: Principal[Any]) -> None:
         )
     )
     row = found.one_or_none()
-    # It is not idle: this request uses it.
+    # The session is not idle: this request uses it.
     if row is None or change.now >= _lifetime_end(row):
         raise CredentialRefused("token_revoked")
 
 
 async def end_session_of(change: Change, user_id: str, session_id: str) -> bool:
-    """End a session of a user, in a transaction that has locked the user; False if it is not theirs or not open."""
+    """End a session of a user, in a transaction that has locked the user; False if the user has no such open session."""
     ended = await change.connection.execute(
         update(schema.sessions)
         .where(
@@ -472,7 +472,7 @@ async def end_open_sessions(
     """End a user's sessions.
 
     Args:
-        change: Has locked the user or the table of users.
+        change: A change that has locked the user or the table of users.
         user_id: The user.
         keep: The id of a session that stays open.
         only: Conditions for sessions to end.
@@ -483,7 +483,7 @@ async def end_open_sessions(
     conditions = [_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None), *only]
     if keep is not None:
         conditions.append(_SESSIONS.id != keep)
-    # In the order in which a flush writes them, so that the two cannot deadlock.
+    # In the order of a flush, so that the two cannot deadlock.
     found = _WITH_LIMITS.where(*conditions).order_by(_SESSIONS.id)
     rows = (await change.connection.execute(found.with_for_update(of=schema.sessions))).all()
     await change.connection.execute(
@@ -493,9 +493,9 @@ async def end_open_sessions(
 
 
 async def _use_up(change: Change, logout: ProviderLogout) -> None:
-    """Remember a logout token, so that it works once, and for logins that are under way.
+    """Remember a logout token, so that it works only once, and for unfinished logins.
 
-    Raises as :meth:`Sessions.end_at_provider`.
+    Raises errors like :meth:`Sessions.end_at_provider`.
     """
     now, connection = change.now, change.connection
     await lock_table(connection, schema.logout_tokens)
@@ -516,7 +516,7 @@ async def _use_up(change: Change, logout: ProviderLogout) -> None:
 
 
 def _locking(user_id: str) -> Select[Any]:
-    """Locks a user, weakly enough for rows that refer to them, such as a new task."""
+    """Locks a user, but permits new rows that refer to the user, such as a task."""
     users = schema.users.c
     return select(users.id).where(users.id == user_id).with_for_update(key_share=True)
 
@@ -527,7 +527,7 @@ def _started_at(row: Row[Any]) -> datetime:
 
 
 def _lifetime_end(row: Row[Any]) -> datetime:
-    """When a session expires however often it is used, by the present limit."""
+    """The end of a session's lifetime, by the present limit."""
     lifetime = _minutes(row.session_lifetime_minutes, _DEFAULTS.session_lifetime_minutes)
     stored: datetime = row.expires_at
     return min(stored, _started_at(row) + lifetime)

@@ -1,13 +1,13 @@
-"""How often a client may guess passwords, and call the routes that need no login.
+"""Limits for guesses of passwords, and for requests of routes without a login.
 
 Three windows of 15 minutes count wrong passwords: for one account from one address, for one address, and for one
 account from anywhere (at most 100, NIST SP 800-63B-4, section 3.2.2). An attempt is counted before the password is
-verified, so parallel guesses gain nothing over sequential ones; a correct password removes its count. Accounts that do
-not exist are counted like those that do. Counts are named by a keyed digest: users mistakenly type their password as their
-name, and the database may not hold it.
+verified, so parallel guesses gain nothing; a correct password removes its count. Unknown accounts are counted like existing
+ones. The name of a count is a keyed digest: users mistakenly type their password as their name, and the database must not
+store it.
 
-Everything else that a client without a login can make the service write, such as the audit entry of a refused login at the identity
-provider, has a window of its own for each address. A request over a limit is not counted and writes nothing.
+Other writes for a client without a login, such as the audit entry of a refused login at the identity
+provider, have their own window for each address. A request over a limit is not counted and writes nothing.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ PER_ADDRESS: Final = 50
 PER_ACCOUNT: Final = 100
 
 REVOCATIONS: Final = 60
-"""How many keys one address may revoke by possession in a window."""
+"""The most keys that an address may revoke by possession in a window."""
 
 LEAK_REPORTS: Final = 300
-"""How many reports one address may send in a window. GitHub gathers many matches into one."""
+"""The most reports from an address in a window. A report of GitHub has many matches."""
 
 REFUSED_LOGINS: Final = 50
-"""How many refused logins at the identity provider one address may have in a window."""
+"""The most refused logins at the identity provider from an address in a window."""
 
 STRAY_ANSWERS: Final = 50
-"""How many answers of the identity provider one address may send in a window to logins that its browsers did not begin."""
+"""The most answers of the identity provider from an address in a window without a login that the browser began."""
 
 _COUNTS = login_attempts.c
 
@@ -52,7 +52,7 @@ _COUNTS = login_attempts.c
 class Attempts:
     """Counts in the service's database, for all processes of a deployment together.
 
-    Several counts are always given in the same order of their kinds, so that two transactions cannot deadlock.
+    Callers pass several counts in the same order of kinds, so that two transactions cannot deadlock.
 
     Args:
         db: The database.
@@ -69,10 +69,10 @@ class Attempts:
         """Refuse if a count has reached its limit; count nothing.
 
         Args:
-            limits: How many attempts each count admits.
+            limits: The limit of each count.
 
         Raises:
-            TooManyAttempts: One of them has.
+            TooManyAttempts: A count has reached its limit.
         """
         now = self._clock.now()
         counted = select(_COUNTS.key, _COUNTS.attempts, _COUNTS.expires_at).where(
@@ -87,15 +87,15 @@ class Attempts:
         """Add an attempt to every count, or to none.
 
         Args:
-            limits: As :meth:`check`.
+            limits: As for :meth:`check`.
 
         Raises:
-            TooManyAttempts: One of them has reached its limit.
+            TooManyAttempts: A count has reached its limit.
         """
         await self.check(limits)
         now = self._clock.now()
-        # Parallel requests may all have passed the check; counting decides. A refusal undoes the other counts: a refused
-        # client must not use up the limits of others, such as that of its address.
+        # Parallel requests may all have passed the check; the count decides. A refusal undoes the other counts: a refused
+        # client must not use up other limits, such as the limit of its address.
         async with self._db.write() as connection:
             for key, most in limits.items():
                 row = (await connection.execute(self._adding(key, now))).one()
@@ -103,7 +103,7 @@ class Attempts:
                     raise _refusal(row.expires_at - now)
 
     async def take_back(self, *keys: str, clear: str | None = None) -> None:
-        """Remove an attempt from each of these counts, and all attempts from the one to clear."""
+        """Remove an attempt from each of these counts, and all attempts from the count `clear`."""
         async with self._db.write() as connection:
             for key in keys:
                 await connection.execute(
@@ -139,10 +139,10 @@ class LoginThrottle:
     """Counts attempts to log in, by account and by the address of the request.
 
     Args:
-        attempts: Holds the counts.
-        key: For the digests; the same in all processes of a deployment.
+        attempts: The counts.
+        key: The key of the digests, the same in all processes of a deployment.
 
-    Every method raises StoreUnavailable as :class:`Attempts`.
+    Every method raises StoreUnavailable like :class:`Attempts`.
     """
 
     def __init__(self, attempts: Attempts, *, key: bytes) -> None:
@@ -156,7 +156,7 @@ class LoginThrottle:
             account: The typed name, normalised.
 
         Raises:
-            TooManyAttempts: There were too many. The caller must not verify the password.
+            TooManyAttempts: A limit is reached. The caller must not verify the password.
         """
         await self._attempts.count(self._limits(account))
 
@@ -168,7 +168,7 @@ class LoginThrottle:
     async def withdraw(self, account: str) -> None:
         """Remove an attempt whose password was not verified."""
         with suppress(StoreUnavailable):
-            # The database may be the reason why it was not verified. The count then ends with its window.
+            # If the database is the reason, the attempt counts until its window ends.
             await self._attempts.take_back(*self._limits(account))
 
     def _limits(self, account: str) -> dict[str, int]:
@@ -180,19 +180,19 @@ class LoginThrottle:
         }
 
     def _name(self, kind: str, *values: str) -> str:
-        # Prefixed with their lengths, so that two lists of values never give the same text.
+        # With lengths, so that two lists of values never give the same text.
         text = "".join(f"{len(value)}:{value}" for value in (kind, *values))
         digest = hmac.digest(self._key, text.encode("utf-8", "replace"), "sha256")
         return f"{kind}/{digest.hex()[:40]}"
 
 
 class PublicThrottle:
-    """Counts the requests of each address for one purpose; those of one IPv6 subscriber count as one.
+    """Counts the requests of each address for one purpose; an IPv6 subscriber counts as one address.
 
     Args:
-        purpose: Names the count.
-        most: How many requests one address may send in a window.
-        attempts: Holds the counts.
+        purpose: The count's name.
+        most: The maximum number of requests from an address in a window.
+        attempts: The counts.
     """
 
     def __init__(self, purpose: str, most: int, attempts: Attempts) -> None:
@@ -201,15 +201,15 @@ class PublicThrottle:
         self._attempts = attempts
 
     async def check(self) -> None:
-        """Raise as :meth:`count`, but count nothing: for requests of which only the refused ones are counted."""
+        """Raise errors like :meth:`count`, but count nothing: for requests that are counted only when refused."""
         await self._attempts.check(self._limit())
 
     async def count(self) -> None:
-        """Count the request that is being answered.
+        """Count the current request.
 
         Raises:
             TooManyAttempts: The address has reached its limit.
-            StoreUnavailable: As :class:`Attempts`.
+            StoreUnavailable: As for :class:`Attempts`.
         """
         await self._attempts.count(self._limit())
 

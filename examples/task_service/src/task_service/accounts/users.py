@@ -45,7 +45,7 @@ from .sessions import end_open_sessions
 MAX_USERNAME: Final = 64
 
 SERVICE_ACCOUNT: Final = "svc"
-"""What the id of a service account begins with. Those of users begin with `usr`."""
+"""The prefix of a service account's id. The prefix of users is `usr`."""
 
 _USERS = schema.users.c
 
@@ -55,13 +55,13 @@ class User:
     """A user of the service, or a service account.
 
     Attributes:
-        username: In NFKC and lower case, as names are compared.
-        roles: Sorted.
+        username: The name in NFKC and lower case, as for comparisons.
+        roles: The sorted roles.
         disabled: True refuses every login and every key of this user.
-        last_login_at: None means never.
-        has_password: False until the user has set the first one through a link.
-        external_login: Whether the user logs in at the identity provider.
-        service_account: Whether this is no person, but a service account: it owns keys, tasks and runs, and never logs in.
+        last_login_at: The last login, or None.
+        has_password: False until the user has set a first password through a link.
+        external_login: True if the user logs in at the identity provider.
+        service_account: True for a service account, which owns keys, tasks and runs, and never logs in.
     """
 
     id: str
@@ -76,7 +76,7 @@ class User:
 
     @property
     def can_log_in(self) -> bool:
-        """Whether the user has a way to log in; the settings may not admit it, and the user may be disabled."""
+        """True if the user has a way to log in, even if the settings do not admit it or the user is disabled."""
         return self.has_password or self.external_login
 
     @property
@@ -101,14 +101,14 @@ class UserSort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UserQuery:
-    """Which users to list; None means any.
+    """The users to list; None means any.
 
     Attributes:
         search: A part of the name, or a whole id. A part of an id finds no user: ids are random, and most of them
             contain any given letter.
         role: Users with this role.
-        disabled: Users who are disabled, or who are not.
-        sort: In which order.
+        disabled: True for disabled users, False for enabled ones.
+        sort: The order.
     """
 
     search: str | None = None
@@ -122,19 +122,19 @@ ALL_USERS: Final = UserQuery()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoredPassword:
-    """A user and their password hash; only the login reads it."""
+    """A user with the password hash, which only the login reads."""
 
     user: User
     hash: str | None
 
 
 class Users:
-    """The users, and what administrators change about them.
+    """The users, and administrators' changes of them.
 
     Args:
-        accounts: Holds them.
+        accounts: The database.
         passwords: Hashes the password that the command line gives a new user.
-        methods: The ways to log in, which decide who is the last administrator.
+        methods: The ways to log in, for the rule of the last administrator.
     """
 
     def __init__(self, accounts: Accounts, *, passwords: Passwords, methods: LoginMethods) -> None:
@@ -173,7 +173,7 @@ class Users:
         return stored.user
 
     async def by_id(self, user_ids: Iterable[str]) -> dict[str, User]:
-        """These users and service accounts by their ids; an id that neither has is left out.
+        """These users and service accounts by their ids; unknown ids are left out.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -198,8 +198,8 @@ class Users:
         """A page of users.
 
         Args:
-            query: Which users, in which order.
-            page: Which page of them, of 200 at most.
+            query: The filter and order.
+            page: The page, of at most 200 users.
 
         Raises:
             InputInvalid: Field `cursor`.
@@ -223,12 +223,12 @@ class Users:
             username: 1 to 64 visible characters without spaces; kept in NFKC and lower case.
             roles: At least one.
             by: The administrator; None means the service itself or its command line.
-            password: Given on the command line only; other users choose their own through a link.
+            password: A password from the command line; other users choose their own through a link.
 
         Raises:
             InputInvalid: The name or the password is not acceptable.
-            UsernameTaken: There is a user of that name, perhaps in another spelling.
-            Problem: As :func:`begin_administration`.
+            UsernameTaken: A user has this name, perhaps in another spelling.
+            Problem: As for :func:`begin_administration`.
         """
         name = check_name(username)
         password_hash = None
@@ -249,15 +249,15 @@ class Users:
         """Add a user in an open transaction.
 
         Args:
-            change: By an administrator, or by the service itself or its command line.
-            name: From :func:`check_name`.
+            change: The change of an administrator, of the service itself or of its command line.
+            name: The result of :func:`check_name`.
             roles: At least one.
-            password_hash: From :meth:`Passwords.hash`.
-            external_login: Whether the user logs in at the identity provider.
+            password_hash: The result of :meth:`Passwords.hash`.
+            external_login: True if the user logs in at the identity provider.
 
         Raises:
-            sqlalchemy.exc.IntegrityError: There is a user of that name: see :func:`name_taken`.
-            Problem: As :func:`begin_administration`.
+            sqlalchemy.exc.IntegrityError: A user has this name: see :func:`name_taken`.
+            Problem: As for :func:`begin_administration`.
         """
         await begin_administration(change)
         user = User(
@@ -294,23 +294,23 @@ class Users:
         disabled: bool | None = None,
         beside: Callable[[Change], Awaitable[None]] | None = None,
     ) -> User:
-        """Give a user other roles, disable or enable them, or both at once.
+        """Change a user's roles, disable or enable the user, or both.
 
-        A disabled user's login sessions, password links and runs end for good: queued runs at once, running ones within
-        about a second. Their keys are refused while they are disabled and accepted again afterwards. When this returns,
-        every process has the change.
+        A disabled user's login sessions, password links and runs end permanently: queued runs immediately, running runs
+        within about a second. The user's keys are refused until the user is enabled again. When this returns, every process
+        has the change.
 
         Args:
             user_id: The user.
             by: The administrator; None means the service itself or its command line.
-            roles: The new roles; None leaves them.
-            disabled: None leaves it.
-            beside: What else the same transaction changes.
+            roles: The new roles; None changes nothing.
+            disabled: None changes nothing.
+            beside: Makes further changes in the same transaction.
 
         Raises:
             UserNotFound: There is no such user.
-            LastAdministrator: No administrator who can log in by the present settings would be left.
-            Problem: As :func:`begin_administration`.
+            LastAdministrator: No administrator could log in with the present settings.
+            Problem: As for :func:`begin_administration`.
         """
         async with self._accounts.narrow(by) as change:
             connection = change.connection
@@ -344,7 +344,7 @@ class Users:
 
 
 def normalised_username(username: str) -> str:
-    """A name as it is stored and compared: without spaces around it, NFKC, lower case."""
+    """A name for storage and comparison: without surrounding spaces, in NFKC and lower case."""
     # Bounded before it is normalised; one character can become 18.
     text = unicodedata.normalize("NFKC", username[: 2 * MAX_USERNAME].strip()).lower()
     # Lower case of a composed character may be decomposed.
@@ -352,7 +352,7 @@ def normalised_username(username: str) -> str:
 
 
 def is_username(name: str) -> bool:
-    """Whether a normalised name is valid."""
+    """True if a normalised name is valid."""
     # isprintable() excludes control and formatting characters, all spaces but U+0020, and lone surrogates.
     return 0 < len(name) <= MAX_USERNAME and name.isprintable() and " " not in name
 
@@ -372,7 +372,7 @@ def _select_users(query: UserQuery) -> Select[Any]:
     if query.search is not None:
         statement = statement.where(name_contains(query.search))
     if query.role is not None:
-        # Roles are a JSON array of plain words, so each of them appears between quotes.
+        # Roles are a JSON array of plain words, so each role is between quotes.
         statement = statement.where(
             cast(_USERS.roles, String).contains(f'"{query.role}"', autoescape=True)
         )
@@ -383,7 +383,7 @@ def _select_users(query: UserQuery) -> Select[Any]:
 
 
 def name_contains(search: str) -> ColumnElement[bool]:
-    """Whether a name has this part, or the id is this text."""
+    """True if a name contains the text, or the id is the text."""
     return or_(
         _USERS.username.contains(normalised_username(search), autoescape=True),
         _USERS.id == search.strip(),
@@ -405,14 +405,14 @@ async def name_taken() -> AsyncGenerator[None]:
 
 
 def check_name(name: str, *, field: str = "username") -> str:
-    """Validate the name of a new user or service account, and return it as it is stored.
+    """Validate the name of a new user or service account, and return its stored form.
 
     Args:
-        name: As it was typed.
+        name: The typed name.
         field: The name of the input in the error.
 
     Raises:
-        InputInvalid: It is too long, empty, or has spaces or invisible characters.
+        InputInvalid: The name is too long, empty, or has spaces or invisible characters.
     """
     normalised = normalised_username(name)
     if not is_username(normalised) or len(name) > MAX_USERNAME:
@@ -423,7 +423,7 @@ def check_name(name: str, *, field: str = "username") -> str:
 
 
 def _administers(roles: Iterable[str], disabled: bool, can_log_in: bool) -> bool:
-    """Whether such a user could log in and administer the service."""
+    """True if such a user could log in and administer the service."""
     return ADMIN in roles and not disabled and can_log_in
 
 
@@ -440,7 +440,7 @@ async def administrators_of(
 
 
 async def read_user(connection: AsyncConnection, user_id: str) -> User:
-    """The user with this id, as a transaction sees them. A service account is none.
+    """The user with this id in a transaction. Service accounts are not found.
 
     Raises:
         UserNotFound: There is none.
@@ -456,11 +456,11 @@ async def read_user(connection: AsyncConnection, user_id: str) -> User:
 async def find_by_name(connection: AsyncConnection, username: str) -> StoredPassword | None:
     """The user or service account with this name, and the password's hash; None if there is none.
 
-    A service account has no password, so a login with its name is refused like that of a user without one.
+    A service account has no password, so a login with its name is refused like that of a user without a password.
 
     Args:
         connection: The database.
-        username: As it was typed.
+        username: The typed name.
     """
     name = normalised_username(username)
     if not is_username(name):
@@ -478,7 +478,7 @@ async def write_user(change: Change, user_id: str, **values: Any) -> None:
 
 
 async def begin_administration(change: Change) -> None:
-    """Begin a write as :func:`begin_credential_write` does, and check that who makes it still administers users.
+    """Begin a write like :func:`begin_credential_write`, and check that its principal still administers users.
 
     Raises:
         CredentialRefused: The login has ended since its request was authenticated.

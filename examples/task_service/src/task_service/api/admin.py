@@ -1,7 +1,7 @@
 """Administration: the live configuration, users, the audit log and the system. Every route refuses API keys.
 
-Keys and service accounts are administered in modules of their own. Each route names its guard. :class:`_ClosedPrefix` guards
-the rest of the prefix: an unknown path or method under it refuses API keys and anonymous callers before it answers 404 or 405.
+Keys and service accounts have their own modules. Each route names its guard. :class:`_ClosedPrefix` guards
+the rest of the prefix: an unknown path or method refuses API keys and anonymous callers before it answers 404 or 405.
 """
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
@@ -41,13 +41,13 @@ PREFIX: Final = "/api/admin"
 
 _RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
 
-# For paths under the prefix without a route: only a full administrator learns that there is none.
+# For paths under the prefix without a route: only a full administrator learns that the path is unknown.
 _ADMINISTRATOR: Final = require_interactive(CONFIG, USERS, MANAGE_KEYS, AUDIT)
 
 UserId = Annotated[str, path_id("userId", "usr", "user")]
 
 
-# The store validates each change together with the settings that stay.
+# The store validates each change together with the unchanged settings.
 ConfigChanges = Annotated[
     dict[str, Any],
     WithJsonSchema(
@@ -68,14 +68,14 @@ class NewUser(JsonBody):
 
 
 class UserChanges(JsonBody):
-    """The body of `PATCH /api/admin/users/{userId}`: what is left out stays."""
+    """The body of `PATCH /api/admin/users/{userId}`: missing members stay unchanged."""
 
     roles: Annotated[list[Role], Field(min_length=1)] | None = None
     disabled: bool | None = None
 
 
 class InvitationSchema(BaseModel):
-    """A user and the link with which they choose their password; the link is shown once."""
+    """A user and the link to choose their password, which is shown only once."""
 
     user: User
     invitation_url: str
@@ -85,7 +85,7 @@ class InvitationSchema(BaseModel):
 class DepartureRequest(JsonBody):
     """The body of `POST /api/admin/users/{userId}/departure`.
 
-    With `revoke_keys` the user's keys are revoked for good; otherwise they are refused until the user is enabled again. `owner_id`
+    `revoke_keys` revokes the user's keys permanently; otherwise they are refused until the user is enabled again. `owner_id`
     is the id of the user or service account that gets the tasks.
     """
 
@@ -109,14 +109,14 @@ def admin_router(
     *,
     base_url: str,
 ) -> APIRouter:
-    """The other routes under `/api/admin`, and the answers of what has no route there.
+    """The other routes under `/api/admin`, and the answers of unknown paths there.
 
     Args:
-        auth: Guards them.
+        auth: Guards the routes.
         config: The live configuration.
         users: The users.
         departures: Lets users leave.
-        invitations: Makes the links with which users choose their passwords.
+        invitations: Makes the links to choose passwords.
         audit: The audit log.
         sessions: The login sessions, which can be ended.
         status: Reports on the service as a whole.
@@ -137,7 +137,7 @@ def admin_router(
     async def change_config(
         principal: Annotated[Principal[User], configurer], changes: ConfigChanges
     ) -> ServiceConfig:
-        """Change settings; what is left out stays. They take effect at once."""
+        """Change settings, immediately. Missing members stay unchanged."""
         return await config.update(changes, by=principal)
 
     @router.get("/users", dependencies=[user_admin])
@@ -150,7 +150,7 @@ def admin_router(
     ) -> Page[User]:
         """List users.
 
-        `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
+        `search` is a part of a name, or an id. With `count` the answer has the number of all users found.
         """
         query = UserQuery(search=search, role=role, disabled=disabled, sort=sort)
         return await users.list(query, page)
@@ -159,7 +159,7 @@ def admin_router(
     async def create_user(
         principal: Annotated[Principal[User], user_admin], new: NewUser, response: Response
     ) -> InvitationSchema:
-        """Add a user, who chooses their own password with the link in the response.
+        """Add a user, who chooses a password with the link in the response.
 
         Making an administrator needs a login of the last 15 minutes.
         """
@@ -185,9 +185,9 @@ def admin_router(
     async def change_user(
         principal: Annotated[Principal[User], user_admin], user_id: UserId, changes: UserChanges
     ) -> User:
-        """Give a user other roles, disable or enable them.
+        """Change a user's roles, or disable or enable the user.
 
-        A disabled user has no access once this returns. Changing roles needs a login of the last 15 minutes.
+        A disabled user has no access after the answer. Changing roles needs a login of the last 15 minutes.
         """
         if changes.roles is not None:
             auth.authenticator.authorize(principal, _RECENT)
@@ -201,7 +201,7 @@ def admin_router(
         responses=problems(UserNotFound),
     )
     async def get_belongings(user_id: UserId) -> Belongings:
-        """Show how many active keys and tasks a user has who is about to leave."""
+        """Show the numbers of a user's active keys and tasks, before the user leaves."""
         return await departures.belongings(user_id)
 
     @router.post(
@@ -213,10 +213,10 @@ def admin_router(
         user_id: UserId,
         request: DepartureRequest,
     ) -> Departure:
-        """Disable a user who leaves, hand over their tasks, and revoke their keys or keep them for a return.
+        """Disable a user who leaves, hand over the user's tasks, and revoke the keys or keep them for a return.
 
-        Their sessions, runs and keys have ended once this returns. Tasks keep their runs. This needs a login of the last 15
-        minutes.
+        The user's sessions and runs have ended, and the keys are refused, after the answer. Tasks keep their runs. This needs a
+        login of the last 15 minutes.
         """
         return await departures.leave(
             user_id, by=principal, revoke_keys=request.revoke_keys, owner_id=request.owner_id
@@ -230,20 +230,20 @@ def admin_router(
     async def invite_user(
         principal: Annotated[Principal[User], recent_user_admin], user_id: UserId
     ) -> InvitationSchema:
-        """Make a new link, with which a user sets a new password; earlier links are void."""
+        """Make a new link with which a user sets a new password. Earlier links become invalid."""
         return with_link(await invitations.create(user_id, by=principal))
 
     @router.delete("/users/{userId}/sessions", status_code=204, responses=problems(UserNotFound))
     async def end_sessions(
         principal: Annotated[Principal[User], user_admin], user_id: UserId
     ) -> None:
-        """End all of a user's sessions. Their keys and their password stay."""
+        """End all sessions of a user, who keeps the password and all keys."""
         user = await users.get(user_id)
         await sessions.end_all(user.id, by=principal)
 
     @router.get("/system", dependencies=[configurer])
     async def get_system() -> SystemStatus:
-        """Show versions, database, queue, and which worker holds which run."""
+        """Show versions, database, queue, and the workers of the active runs."""
         return await status.now()
 
     add_audit_routes(router, auth, audit)
@@ -259,7 +259,7 @@ def admin_router(
 
 
 def closing_router(auth: FastAPIAuth[User]) -> APIRouter:
-    """Guards what has no route under :data:`PREFIX`; to be included after all that has."""
+    """Guards unknown paths under :data:`PREFIX`; include this router last."""
     router = APIRouter(prefix=PREFIX, include_in_schema=False)
     closed = auth.declare(_ClosedPrefix(auth), _ADMINISTRATOR)
     for path in (PREFIX, PREFIX + "/{rest:path}"):

@@ -1,4 +1,4 @@
-"""The API keys of all users, for administrators: the list, one key and what it did, and the library's routes that revoke."""
+"""The API keys of all users, for administrators: the list, a key and its activity, and the library's routes that revoke."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -34,7 +34,7 @@ Label = Annotated[str | None, Query(pattern="^[0-9a-z][0-9a-z._:/-]{0,49}$")]
 class AnyKeySchema(KeySchema):
     """An API key of any user, without its value.
 
-    `owner_name` is null if its owner is no user. While `owner_disabled` is true the key is refused, whatever its status.
+    `owner_name` is null if the owner does not exist. While `owner_disabled` is true the key is refused, whatever its status.
     """
 
     owner_name: str | None
@@ -42,7 +42,7 @@ class AnyKeySchema(KeySchema):
 
 
 class AnyKeyPageSchema(BaseModel):
-    """A page of the keys of all users; there may be more even if it has few items, or none."""
+    """A page of the keys of all users. Even a page with few items, or none, may have a next page."""
 
     items: list[AnyKeySchema]
     next_cursor: str | None
@@ -59,11 +59,11 @@ def admin_keys_routers(
     """The list, and the routes that revoke keys.
 
     Args:
-        auth: Guards them.
+        auth: Guards the routes.
         users: The owners of the keys.
-        found: Finds one key.
-        activity: What keys did.
-        recent_login: How old the login may be that revokes a key.
+        found: Finds a key.
+        activity: The keys' activity.
+        recent_login: The maximum age of a login that revokes a key.
     """
     keys = AsyncAdminKeys(auth.authenticator, MANAGE_KEYS)
     revoking = AsyncAdminKeys(auth.authenticator, MANAGE_KEYS, max_age=recent_login)
@@ -87,8 +87,8 @@ def admin_keys_routers(
     ) -> AnyKeyPageSchema:
         """List the API keys of all users, by owner, without their values.
 
-        `owner` is a user's name. A page may have fewer items than `limit`, possibly none, and a `next_cursor` all the same: go
-        on until that is null.
+        `owner` is a user's name. A page may have fewer items than `limit`, even none, and still have a `next_cursor`:
+        continue until `next_cursor` is null.
         """
         wanted = KeyFilter(
             status=status,
@@ -120,7 +120,7 @@ def admin_keys_routers(
         key_id: str,
         days: Days = 30,
     ) -> KeyActivitySchema:
-        """Read how many requests of a key of any user were accepted and refused, on each of the last `days`."""
+        """Read the numbers of accepted and refused requests of any user's key, on each of the last `days`."""
         record = await found.get(key_id)
         return await activity_of(activity, record.id, auth.authenticator.clock.now(), days)
 

@@ -1,4 +1,4 @@
-"""The audit log for administrators: pages of JSON, or the whole of it as CSV or JSON lines."""
+"""The audit log for administrators: pages of JSON, or a whole export as CSV or JSON lines."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -36,7 +36,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Actor(BaseModel):
-    """The user who acted, by the present name."""
+    """The user who acted, with the present name."""
 
     id: str
     username: str | None
@@ -45,7 +45,7 @@ class Actor(BaseModel):
 class UsedCredential(BaseModel):
     """The key or login session that was used; `kind` is `system` for the service itself, `none` without a login.
 
-    `name` is that of a key.
+    `name` is the name of a key.
     """
 
     kind: str
@@ -96,9 +96,9 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
     ) -> AuditList:
         """List the entries of the audit log, newest first.
 
-        An `action` that ends with a dot, such as `key.`, selects every action with that prefix. `key` is the id of an API key: what
-        was done to it, and with it. `routine=false` leaves out logins and runs. With `count` the answer says how many entries
-        all pages have.
+        An `action` that ends with a dot, such as `key.`, selects every action with that prefix. `key` is the id of an API key, and
+        finds changes of the key and actions with the key. `routine=false` leaves out logins and runs. With `count` the answer
+        has the number of all entries found.
         """
         return audit_list(await audit.list(query, page))
 
@@ -122,7 +122,7 @@ _EXPORT_RESPONSES: Final[Responses] = {
 
 
 def audit_list(page: Page[AuditEntry]) -> AuditList:
-    """A page of the audit log as the API answers it."""
+    """A page of the audit log for the API."""
     items = [AuditEntrySchema.of(entry) for entry in page.items]
     return AuditList(items=items, next_cursor=page.next_cursor, total=page.total)
 
@@ -152,8 +152,8 @@ def _query(
 async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingResponse:
     """Every entry that the query finds, newest first, as a download.
 
-    Pages are read while the file is sent, so its length does not matter. The first page is read before the response
-    begins: an invalid query or an unavailable database still gets its own status.
+    Pages are read while the file is sent, so the file may be long. The first page is read before the response
+    begins, so that an invalid query or an unavailable database gets its own status.
     """
     render = _csv_row if form == "csv" else _json_line
     pages = audit.pages(query)

@@ -33,7 +33,7 @@ class Credentials(JsonBody):
 
 
 class ChosenPassword(JsonBody):
-    """The body of `POST /api/auth/set-password`: the one-time link's token, and the password that was chosen."""
+    """The body of `POST /api/auth/set-password`: the one-time link's token, and the chosen password."""
 
     token: str
     password: str
@@ -84,7 +84,7 @@ class UserSummary(BaseModel):
 
 
 class PresentedCredential(BaseModel):
-    """The credential that authenticated the request. `resources` is what a key is limited to; null is all of its owner's."""
+    """The credential that authenticated the request. `resources` limits a key; null means all of its owner's."""
 
     kind: CredentialKind
     key_id: str | None
@@ -93,7 +93,7 @@ class PresentedCredential(BaseModel):
 
 
 class Me(BaseModel):
-    """The authenticated caller and what they may do."""
+    """The authenticated caller and the caller's permissions."""
 
     user: UserSummary
     permissions: list[str]
@@ -101,7 +101,7 @@ class Me(BaseModel):
 
 
 class SessionSchema(BaseModel):
-    """One of the caller's own logins; `current` marks the one of this request."""
+    """One of the caller's own logins; `current` marks the login of this request."""
 
     id: str
     authenticated_at: datetime
@@ -149,12 +149,12 @@ def auth_router(
     ) -> LoginToken | Response:
         """Confirm the password.
 
-        A new, recent login replaces the one of this request.
+        A new, recent login replaces the login of this request.
         """
         logged_in = await login.reauthenticate(principal, confirmed.password)
         if not login_cookie.is_credential(request):
             return LoginToken(access_token=logged_in.token, expires_in=logged_in.expires_in)
-        # No script of a page ever reads the token.
+        # A page's scripts must not read the token.
         response = Response(status_code=204)
         login_cookie.write(response, logged_in.token, max_age=logged_in.expires_in)
         return response
@@ -166,7 +166,7 @@ def auth_router(
 
     @router.get("/me")
     async def get_me(principal: Annotated[Principal[User], any_credential]) -> Me:
-        """Show who the request acts for, with which credential, and what they may do."""
+        """Show the request's user, credential and permissions."""
         return Me(
             user=UserSummary.model_validate(principal.user),
             permissions=sorted(principal.permissions),
@@ -180,7 +180,7 @@ def auth_router(
 
     @router.post("/password-link", responses=problems(LinkInvalid, PasswordLoginOff))
     async def check_password_link(link: PasswordLink) -> PasswordLinkUser:
-        """Show whose password a one-time link sets, as long as it is valid."""
+        """Show the user whose password a valid one-time link sets."""
         return PasswordLinkUser(username=(await invitations.check(link.token)).username)
 
     @router.post(

@@ -14,20 +14,20 @@ from starlette.types import Receive, Scope, Send
 from task_service.errors import TooManyRequests
 
 MAX_STREAMS_OF_USER: Final = 32
-"""How many streams one user may have open in one process."""
+"""The maximum number of a user's open streams in one process."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class StreamLimit:
-    """Limits the streams that each user has open in this process."""
+    """Limits each user's open streams in this process."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
 
     @contextmanager
     def held(self, user_id: str) -> Generator[None]:
-        """Hold one stream of a user.
+        """Count one stream of a user.
 
         Raises:
             TooManyRequests: The user has :data:`MAX_STREAMS_OF_USER` open.
@@ -44,14 +44,14 @@ class StreamLimit:
 
 
 class EventStream(Response):
-    """Sends what `produce` writes until it returns, the client disconnects, or the service stops.
+    """Sends the output of `produce` until `produce` returns, the client disconnects, or the service stops.
 
-    All of its tasks have ended when the response has.
+    All of its tasks end with the response.
 
     Args:
         produce: Called with a function that sends bytes.
         stopping: Set when the service begins to stop.
-        held: Entered before the stream starts, and left when it ends.
+        held: A context manager around the stream.
     """
 
     media_type = "text/event-stream"

@@ -1,4 +1,4 @@
-"""Health checks and metrics for monitoring; public, and without any user's data."""
+"""Health checks and metrics for monitoring: public, without users' data."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -46,7 +46,7 @@ def health_router(db: Database, metrics: Metrics, tokens: TokenProfile) -> APIRo
         try:
             metrics.set_runs(await runs_by_state(db))
         except StoreUnavailable:
-            # The other metrics matter most during an outage; stale counts of runs would mislead.
+            # During an outage the other metrics are still needed; stale counts of runs would mislead.
             metrics.set_runs({})
         return Response(metrics.render(), media_type=metrics.content_type)
 

@@ -1,4 +1,4 @@
-"""What the routes have in common: strict JSON in, and the types of their parameters."""
+"""The base of the routes: strict JSON bodies, and the types of parameters."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _MAX_MEMBERS: Final = 200
 
 
 class JsonBody(BaseModel):
-    """The base of bodies: no member but those that are named, and each in its own type."""
+    """The base of bodies: no unknown members, and no conversion of types."""
 
-    # Some values are passwords and tokens: an error must not quote them, not even in a log.
+    # Some values are passwords and tokens: an error must not quote them, even in a log.
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
 Days = Annotated[int, Query(ge=1, le=3650)]
-"""The query parameter for how many days to look back, today included."""
+"""The query parameter for the number of days to look back, including today."""
 
 
 def _written_time(value: object) -> object:
-    # Pydantic reads seconds since 1970 as well, and a year would be taken for these.
+    # Pydantic also reads seconds since 1970, and would take a year for seconds.
     if isinstance(value, str) and "T" not in value.upper():
         raise ValueError("Enter a time, such as 2026-03-01T12:00:00Z.")
     return value
@@ -69,14 +69,16 @@ Moment = Annotated[
     PlainSerializer(rfc3339, return_type=str),
     WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
 ]
-"""A time in an answer, spelled as the library spells the times of a key."""
+"""A time in an answer, in the library's format for a key's times."""
 
 
 Search = Annotated[str, StringConstraints(strip_whitespace=True, max_length=100)] | None
-"""The query parameter that searches a listing; an empty one finds everything."""
+"""The query parameter that searches a listing; an empty search finds everything."""
 
-Cursor = Annotated[str | None, Query(min_length=1, description="`next_cursor` of the page before.")]
-"""The query parameter for the place of a page."""
+Cursor = Annotated[
+    str | None, Query(min_length=1, description="`next_cursor` of the previous page.")
+]
+"""The query parameter for a page's position."""
 
 IdempotencyKey = Annotated[
     str | None, Header(json_schema_extra={"pattern": r"^[\x21-\x7e]{1,255}$"})
@@ -84,7 +86,7 @@ IdempotencyKey = Annotated[
 """The header of a request that may be repeated."""
 
 Limit = Annotated[int, Query(ge=1, le=200)]
-"""The query parameter for how many items a page has at most."""
+"""The query parameter for the maximum number of items on a page."""
 
 
 async def _page_request(
@@ -102,7 +104,7 @@ NewName = Annotated[
         }
     ),
 ]
-"""The name of a new user or service account, as the document describes it. `check_name` says what is wrong with others."""
+"""The name of a new user or service account, as in the OpenAPI document. `check_name` explains why a name is invalid."""
 
 WantedPage = Annotated[PageRequest, Depends(_page_request)]
 """The query parameters of a listing: which page, and whether to count."""
@@ -120,7 +122,7 @@ class JsonRoute(APIRoute):
         responses: Responses | None = None,
         **options: Any,
     ) -> None:
-        # The guards come first: FastAPI solves these before the parameters, and each once.
+        # FastAPI solves the guards before the parameters, and each once.
         guards = [
             guard
             for parameter in signature(endpoint).parameters.values()
@@ -172,13 +174,13 @@ def _query_names(dependant: Dependant) -> set[str]:
 
 
 class JsonRequest(Request):
-    """A request whose body is strict JSON (RFC 8259): UTF-8, finite numbers, no duplicate members, bounded names."""
+    """A request with a strict JSON body (RFC 8259): UTF-8, finite numbers, no duplicate members, bounded names."""
 
     async def json(self) -> Any:
         """The body.
 
         Raises:
-            ValueError: It is something else. The library answers it, after the guards.
+            ValueError: The body is not strict JSON. The library answers the error, after the guards.
         """
         text = (await self.body()).decode("utf-8")
         return json.loads(
@@ -191,7 +193,7 @@ class JsonRequest(Request):
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
-    # Of two members of one name, parsers disagree on which one counts.
+    # Parsers disagree on which of two members with the same name counts.
     if len(members) != len(pairs) or len(members) > _MAX_MEMBERS:
         raise ValueError
     if any(len(name) > _MAX_NAME for name in members):

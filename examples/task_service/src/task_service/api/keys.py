@@ -1,4 +1,4 @@
-"""The list of one's own API keys, what one did, its audit entries, and revoking one. The library has the other routes."""
+"""Listing one's own API keys, a key's activity and audit entries, and revocation. The library has the other routes."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -30,10 +30,10 @@ _FORMAT: Final = KeyFormat()
 OnBehalfOf = Annotated[
     str | None,
     Query(
-        description="The id of the service account whose key it is. Administrators with a login only."
+        description="The id of the service account that owns the key. Only for administrators with a login."
     ),
 ]
-"""The query parameter of the library's own routes, for those of the service."""
+"""The query parameter of the library's routes, for the service's routes."""
 
 
 def _add_document(schema: dict[str, Any]) -> None:
@@ -55,7 +55,7 @@ class KeySchema(BaseModel):
 class KeyPageSchema(BaseModel):
     """A page of keys.
 
-    `counts` is how many keys the search finds in each state, on all pages, and `expiring` how many of the active ones end
+    `counts` has the numbers of keys found in each state, on all pages, and `expiring` the number of active keys that end
     within 7 days and are not replaced; both are present if the request has `count=true`.
     """
 
@@ -68,8 +68,8 @@ class KeyPageSchema(BaseModel):
 class RevokeOptions(BaseModel):
     """The body of `POST /api/keys/{key_id}/revoke`; optional.
 
-    With `cancel_runs` the runs that the key has started are cancelled as well. Otherwise they go on; those that wait are not
-    started in any case.
+    `cancel_runs` also cancels the runs that the key has started. Otherwise they continue. Queued runs are never
+    started.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -86,7 +86,7 @@ class DailyRequestsSchema(BaseModel):
 
 
 class LastRequestSchema(BaseModel):
-    """The last request of a key; `address` and `user_agent` are null where they are not kept."""
+    """The last request of a key; `address` and `user_agent` are null if they are not kept."""
 
     at: Moment
     route: str | None
@@ -95,7 +95,7 @@ class LastRequestSchema(BaseModel):
 
 
 class KeyActivitySchema(BaseModel):
-    """What a key did, up to a minute ago. Days without requests are left out."""
+    """A key's activity, up to a minute ago. Days without requests are left out."""
 
     days: list[DailyRequestsSchema]
     last_request: LastRequestSchema | None
@@ -104,9 +104,9 @@ class KeyActivitySchema(BaseModel):
 def keys_routers(
     auth: FastAPIAuth[User], keys: KeyList, activity: KeyActivity, audit: Audit, runs: Runs
 ) -> tuple[APIRouter, APIRouter]:
-    """The library's key routes, but for the list and for revoking, and what a key did.
+    """The library's key routes, with the service's own routes for the list, revocation and a key's activity.
 
-    The list is searched, sorted and counted, and revoking a key may cancel the runs that it has started.
+    The list can be searched, sorted and counted, and a revocation can cancel the runs that the key has started.
     """
     others = auth.key_routes(
         prefix=PREFIX,
@@ -126,14 +126,14 @@ def keys_routers(
     ) -> KeyPageSchema:
         """List your API keys, without their values.
 
-        `search` is a part of a name, of a description or of a label, or the beginning of an id. With `count` the answer says
-        how many keys the search finds in each state, and how many end within 7 days. A cursor belongs to its search,
+        `search` is a part of a name, of a description or of a label, or the beginning of an id. With `count` the answer has
+        the numbers of keys found in each state, and of keys that end within 7 days. A cursor belongs to its search,
         filter and order.
         """
         query = KeyListQuery(search=search, status=status, sort=sort)
         owner_id = principal.owner.id
         if on_behalf_of is not None:
-            # The library decides who may.
+            # The library checks the permission.
             await auth.authenticator.list_keys(principal, limit=1, on_behalf_of=on_behalf_of)
             owner_id = on_behalf_of
         page = await keys.page(owner_id, query, wanted)
@@ -155,9 +155,9 @@ def keys_routers(
         days: Days = 30,
         on_behalf_of: OnBehalfOf = None,
     ) -> KeyActivitySchema:
-        """Read how many requests of one of your keys were accepted and refused, on each of the last `days`.
+        """Read the numbers of accepted and refused requests of one of your keys, on each of the last `days`.
 
-        A refused request had the right key, which was revoked or had expired, or which may not do this, or not from there.
+        A refused request had the right key, but the key was revoked or expired, or lacked the permission or the network.
         """
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         response.headers["cache-control"] = "no-store"
@@ -174,7 +174,7 @@ def keys_routers(
     ) -> AuditList:
         """List the audit entries of one of your keys, newest first; `routine=false` leaves out the runs that it started."""
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
-        # Of any actor: a leaked key is revoked without a login.
+        # Entries of any actor: a leaked key is revoked without a login.
         query = AuditQuery(key_id=record.id, routine=routine)
         return audit_list(await audit.list(query, PageRequest(cursor, limit)))
 
@@ -186,13 +186,13 @@ def keys_routers(
         options: Annotated[RevokeOptions, Body(default_factory=RevokeOptions)],
         on_behalf_of: OnBehalfOf = None,
     ) -> KeySchema:
-        """Revoke an API key, for good.
+        """Revoke an API key permanently.
 
-        Runs that it has started go on, unless the body says `{"cancel_runs": true}`. Runs that wait for their start are
-        cancelled when their turn comes.
+        Runs that the key has started continue, unless the body is `{"cancel_runs": true}`. Queued runs are cancelled when
+        their turn comes.
         """
         record = await auth.authenticator.revoke_key(principal, key_id, on_behalf_of=on_behalf_of)
-        # Only now: what the key queues at this moment is not started any more. If this fails, the client repeats the request.
+        # After the revocation: runs that the key queues at this moment are not started. On an error the client repeats.
         if options.cancel_runs:
             await runs.cancel_of_key(principal, record.id)
         response.headers["cache-control"] = "no-store"
@@ -204,7 +204,7 @@ def keys_routers(
 async def activity_of(
     activity: KeyActivity, key_id: str, now: datetime, days: int
 ) -> KeyActivitySchema:
-    """What a key did on the last days, as the API answers it."""
+    """A key's activity of the last days, for the API."""
     counts = await activity.days(key_id, since=now.date() - timedelta(days=days - 1))
     last = await activity.last_request(key_id)
     return KeyActivitySchema(
@@ -217,5 +217,5 @@ async def activity_of(
 
 
 def key_schema(record: ApiKey, at: datetime) -> KeySchema:
-    """A key as the API answers it."""
+    """A key for the API."""
     return KeySchema(**record.document(), mask=_FORMAT.mask(record.id), status=record.status(at))

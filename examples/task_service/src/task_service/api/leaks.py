@@ -18,10 +18,10 @@ from task_service.accounts.throttle import PublicThrottle
 from task_service.accounts.users import User
 
 FETCH_SECONDS: Final = 10.0
-"""How long a fetch of GitHub's keys may take, to the last byte."""
+"""The time for a complete fetch of GitHub's keys."""
 
 MAX_DOCUMENT: Final = 262_144
-"""How many bytes of GitHub's answer are read: what the receiver accepts."""
+"""The most bytes of GitHub's answer that are read: the receiver's limit."""
 
 
 def leak_routers(
@@ -35,7 +35,7 @@ def leak_routers(
 
     Args:
         auth: The adapter.
-        keys_url: The address of the keys that GitHub signs with.
+        keys_url: The address of the keys with which GitHub signs.
         revocations: Counts requests to revoke.
         reports: Counts reports.
     """
@@ -78,5 +78,5 @@ async def fetch_github_keys(url: str) -> bytes:
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > MAX_DOCUMENT:
-                raise ConnectionError(f"{url} answers with too much")
+                raise ConnectionError(f"the answer of {url} is too large")
     return bytes(body)

@@ -1,4 +1,4 @@
-"""What FastAPI cannot read off the routes: what the OpenAPI document says of the service, and the problems of a route."""
+"""The parts of the OpenAPI document that FastAPI cannot derive from the routes, such as their problems."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ TITLE: Final = "Task service"
 DESCRIPTION: Final = """\
 Tasks, their runs, and the API keys that start them.
 
-Send an API key or the token of a login in the header `Authorization: Bearer …`. What an operation needs stands beside it;
-operations that take a login only refuse every key. Refusals are problem documents (RFC 9457) with a stable `code`. Lists come
-in pages: send `next_cursor` of one page as `cursor` to get the next.
+Send an API key or the token of a login in the header `Authorization: Bearer …`. Each operation names its permissions;
+operations for logins refuse every key. Refusals are problem documents (RFC 9457) with a stable `code`. Lists come
+in pages: send `next_cursor` of a page as `cursor` to get the next page.
 """
 
 TAGS: Final[list[Json]] = [
-    {"name": "Tasks", "description": "What can be run."},
-    {"name": "Runs", "description": "What was run, and its log."},
+    {"name": "Tasks", "description": "Work that can be run."},
+    {"name": "Runs", "description": "Executions of tasks, and their logs."},
     {"name": "API keys", "description": "Credentials for programs."},
     {"name": "Account", "description": "Logins, sessions and the password of the caller."},
     {"name": "Administration", "description": "Users, configuration, audit log and system."},
     {
         "name": "Service accounts",
-        "description": "Owners of keys that never log in, for administrators.",
+        "description": "Owners of keys who never log in, for administrators.",
     },
     {"name": "Operation", "description": "For monitoring; public."},
 ]
-"""In the order in which a reader wants them."""
+"""The tags, in the order for readers."""
 
 _PROBLEM: Final[Json] = {
     "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
@@ -47,12 +47,12 @@ _RETRY_AFTER: Final[Json] = {
 def path_id(name: str, prefix: str, noun: str) -> Any:
     """A path parameter that is an id of :func:`task_service.ids.new_id`.
 
-    The pattern is for readers and generated clients. A text of another form is an id that nothing has: 404.
+    The pattern is for readers and generated clients. A text of another form is answered as an unknown id, 404.
 
     Args:
         name: The parameter's name in the path.
-        prefix: What the id begins with.
-        noun: What it identifies.
+        prefix: The id's prefix.
+        noun: The resource's name.
     """
     schema = {"pattern": f"^{prefix}_[0-9A-Za-z]{{16}}$"}
     return Path(alias=name, description=f"The id of the {noun}.", json_schema_extra=schema)
@@ -62,7 +62,7 @@ def problems(*kinds: type[Problem]) -> Responses:
     """The answers of a route that are problems, for FastAPI's `responses`.
 
     Args:
-        kinds: What the route may raise, apart from what its guard, its input and every route may.
+        kinds: The route's own problems, without those of its guard, of its input and of every route.
     """
     responses: Responses = {}
     for kind in kinds:
@@ -77,7 +77,7 @@ def problems(*kinds: type[Problem]) -> Responses:
 ANYWHERE: Final = problems(
     LengthRequired, BodyTooLarge, TooManyRequests, InternalError, StoreUnavailable
 )
-"""What every route may answer."""
+"""The answers of every route."""
 
 
 def operation_id(route: APIRoute) -> str:

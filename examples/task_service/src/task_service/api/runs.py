@@ -1,4 +1,4 @@
-"""Runs: read one, cancel it, follow its log."""
+"""Routes to read and cancel runs, and to follow their logs."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
@@ -57,14 +57,14 @@ def runs_router(
     """The routes under `/api/runs`.
 
     Args:
-        auth: Guards them.
+        auth: Guards the routes.
         runs: The runs.
         logs: Reads their logs.
-        stopping: Set when the service begins to stop; streams end then.
+        stopping: Set when the service begins to stop; then streams end.
     """
     router = APIRouter(prefix="/api/runs", tags=["Runs"], route_class=JsonRoute)
-    # A caller that may run tasks reads the runs that the same key has started, and a key that is limited to tasks sees only
-    # theirs; `Runs` decides.
+    # `Runs` decides: a key that may run tasks reads the runs that it has started, and a key limited to tasks sees only their
+    # runs.
     reader = auth.any_credential
     starter = auth.require("tasks:run", any_resource=True)
     streams = StreamLimit()
@@ -83,8 +83,8 @@ def runs_router(
         """List the runs of all tasks that you may see, newest first.
 
         Repeat `state` for several states. `owner` is the name of a user or service account, `task` and `key` are ids, and
-        `since` and `until` are times of the request. A key without `tasks:read` that may run tasks sees what it has started.
-        With `count` the answer says how many runs all pages have. A cursor belongs to its filters.
+        `since` and `until` are times of the request. A key without `tasks:read` that may run tasks sees the runs that it has
+        started. With `count` the answer has the number of all runs found. A cursor belongs to its filters.
         """
         query = RunQuery(
             states=None if state is None else tuple(state),
@@ -98,7 +98,7 @@ def runs_router(
 
     @router.get("/{runId}", responses=problems(RunNotFound))
     async def get_run(principal: Annotated[Principal[User], reader], run_id: RunId) -> RunDetails:
-        """Show a run, with what it executes.
+        """Show a run, with its handler and parameters.
 
         Needs `tasks:read`; a key that may run tasks reads the runs that it has started.
         """
@@ -120,8 +120,8 @@ def runs_router(
     ) -> Run:
         """Run a task again with the parameters of an earlier run, or with others.
 
-        Parameters that differ from those that the task has now require `tasks:write` too. The task stays as it is. A request
-        that is repeated with the same `Idempotency-Key` gets the run of the first one.
+        Parameters that differ from the task's present ones require `tasks:write` too. The task stays as it is. A repeated
+        request with the same `Idempotency-Key` gets the run of the first request.
         """
         run = await runs.rerun(
             principal,
@@ -137,7 +137,7 @@ def runs_router(
     async def cancel_run(principal: Annotated[Principal[User], starter], run_id: RunId) -> Run:
         """Cancel a run.
 
-        One that waits is cancelled at once; one that is running is stopped, and says so when it has.
+        A queued run is cancelled immediately. A running run is stopped, and has the state `cancelled` after it has ended.
         """
         return await runs.cancel(principal, run_id)
 
@@ -155,16 +155,16 @@ def runs_router(
     ) -> Response:
         """Read the log of a run, or follow it.
 
-        The first and the last 2 MiB of the output are kept. The size of what is missing between them is `log_missing_bytes` of
-        the run. A text says it in its place, and in a stream of events the ids leave a gap there.
+        The first and the last 2 MiB of the output are kept. `log_missing_bytes` of the run is the size of the missing part
+        between them. A text has a note in its place, and a stream of events has a gap in the ids.
         """
         run = await runs.get(principal, run_id)
         if "text/plain" in accept and "text/event-stream" not in accept:
             return PlainTextResponse(await _whole_log(logs, run), headers={"vary": "accept"})
 
         async def produce(write: Write) -> None:
-            # A refusal, a deleted run or an unavailable database ends the stream. The client reconnects with the last
-            # id that it has, and then gets the error response.
+            # A refusal, a deleted run or an unavailable database ends the stream. The client reconnects with its last
+            # id, and then gets the error response.
             with suppress(Problem):
                 async with (
                     auth.watch(principal),

@@ -55,7 +55,7 @@ class NewServiceAccount(JsonBody):
 
 
 class ServiceAccountChanges(JsonBody):
-    """The body of `PATCH /api/admin/service-accounts/{accountId}`: what is left out stays, and null takes a description away."""
+    """The body of `PATCH /api/admin/service-accounts/{accountId}`: missing members stay unchanged, null removes a description."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"disabled": True}]})
 
@@ -67,7 +67,7 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
     """The routes under `/api/admin/service-accounts`.
 
     Args:
-        auth: Guards them.
+        auth: Guards the routes.
         accounts: The service accounts.
     """
     router = APIRouter(prefix=PREFIX, tags=["Service accounts"], route_class=JsonRoute)
@@ -80,7 +80,7 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
     ) -> Page[ServiceAccount]:
         """List service accounts, by name.
 
-        `search` is a part of a name, or an id. With `count` the answer says how many all pages have.
+        `search` is a part of a name, or an id. With `count` the answer has the number of all accounts found.
         """
         query = ServiceAccountQuery(search=search, disabled=disabled)
         return await accounts.list(query, page)
@@ -97,7 +97,7 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
     ) -> ServiceAccount:
         """Create a service account.
 
-        It owns keys, tasks and runs as a user does, and never logs in. Make its keys with
+        A service account owns keys, tasks and runs like a user, but never logs in. Make its keys with
         `POST /api/keys?on_behalf_of={accountId}`. This needs a login of the last 15 minutes.
         """
         account = await accounts.create(new.name, new.description, by=principal)
@@ -122,9 +122,10 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
         account_id: AccountId,
         changes: ServiceAccountChanges,
     ) -> ServiceAccount:
-        """Describe a service account, disable or enable it.
+        """Change a service account's description, or disable or enable the account.
 
-        The keys of a disabled one are refused and its runs end once this returns. Enabling needs a login of the last 15 minutes.
+        After the answer the keys of a disabled account are refused and its runs have ended. Enabling needs a login of the
+        last 15 minutes.
         """
         if changes.disabled is False:
             auth.authenticator.authorize(principal, _RECENT)
@@ -140,9 +141,9 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
     async def delete_service_account(
         principal: Annotated[Principal[User], recent_administrator], account_id: AccountId
     ) -> None:
-        """Delete a service account, for good.
+        """Delete a service account permanently.
 
-        Its keys are revoked and its runs end. Its tasks, the runs that are over and the audit log stay. This needs a login of
+        Its keys are revoked and its runs end. Its tasks, ended runs and audit entries stay. This needs a login of
         the last 15 minutes.
         """
         await accounts.delete(account_id, auth.authenticator, by=principal)

@@ -44,9 +44,9 @@ class HandlerList(BaseModel):
 def tasks_router(
     auth: FastAPIAuth[User], tasks: Tasks, runs: Runs, registry: HandlerRegistry
 ) -> APIRouter:
-    """The routes under `/api/tasks`, and the list of handlers that a task can name."""
+    """The routes under `/api/tasks`, and the list of handlers."""
     router = APIRouter(prefix="/api", tags=["Tasks"], route_class=JsonRoute)
-    # A key that is limited to tasks passes where it reaches the task of the path. It lists those it reaches, and creates none.
+    # A key limited to tasks passes if it reaches the task of the path. It lists the tasks that it reaches, and creates none.
     lister = auth.require("tasks:read", any_resource=True)
     creator = auth.require("tasks:write")
     reader = auth.require("tasks:read", resource=_TASK)
@@ -55,7 +55,7 @@ def tasks_router(
 
     @router.get("/handlers", dependencies=[auth.any_credential])
     async def list_handlers() -> HandlerList:
-        """List the handlers that a task can name, with the parameters of each."""
+        """List the handlers for tasks, with their parameters."""
         return HandlerList(items=registry.describe())
 
     @router.get("/tasks")
@@ -71,9 +71,9 @@ def tasks_router(
     ) -> Page[Task]:
         """List tasks.
 
-        Repeat `id` for several tasks. `search` is a part of a name, or an id; `state` is that of a task's latest run; `owner`
-        is a user's name. With `recent_runs` each task includes that many of its newest runs, and with `count` the answer says
-        how many tasks all pages have. A cursor belongs to its search, filters and order.
+        Repeat `id` for several tasks. `search` is a part of a name, or an id; `state` is the state of a task's latest run;
+        `owner` is a user's name. With `recent_runs` each task includes that many of its newest runs, and with `count` the
+        answer has the number of all tasks found. A cursor belongs to its search, filters and order.
         """
         query = TaskQuery(
             ids=None if task_id is None else tuple(task_id),
@@ -102,7 +102,7 @@ def tasks_router(
     async def change_task(
         principal: Annotated[Principal[User], writer], task_id: TaskId, changes: TaskChanges
     ) -> Task:
-        """Change a task; what is left out stays. Runs that wait already keep their parameters."""
+        """Change a task; missing members stay unchanged. Queued runs keep their parameters."""
         return await tasks.patch(principal, task_id, changes)
 
     @router.delete("/tasks/{taskId}", status_code=204, responses=problems(TaskNotFound))
@@ -124,8 +124,8 @@ def tasks_router(
     ) -> Run:
         """Run a task.
 
-        The run is queued with the task's parameters as they are now. A request that is repeated with the same
-        `Idempotency-Key` gets the run of the first one.
+        The run is queued with the task's present parameters. A repeated request with the same
+        `Idempotency-Key` gets the run of the first request.
         """
         run = await runs.request(
             principal,
@@ -145,7 +145,7 @@ def tasks_router(
     ) -> Page[ListedRun]:
         """List the runs of a task, newest first.
 
-        With `count` the answer says how many runs all pages have.
+        With `count` the answer has the number of all runs found.
         """
         return await runs.list(principal, task_id, page, state=state)
 

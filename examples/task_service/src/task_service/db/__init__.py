@@ -1,8 +1,8 @@
 """The service's database: its tables, its connections and its migrations.
 
-One rule: every access goes through `Database.read` and `Database.write`, which bound it in time, take the write lock of
-SQLite before the first statement, and raise `StoreUnavailable` when the database fails. Only the library's key store, which
-uses the same pool, and the queue of `task_service.tasks.queue` have other ways in.
+One rule: every access uses `Database.read` and `Database.write`, which limit its time, take the write lock of
+SQLite before the first statement, and raise `StoreUnavailable` when the database fails. The only exceptions are the library's
+key store, which uses the same pool, and the queue of `task_service.tasks.queue`.
 
 - `schema`: every table
 - `engine`: opens the database; `postgresql` has its connections to PostgreSQL

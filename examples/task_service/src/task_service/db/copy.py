@@ -1,4 +1,4 @@
-"""Copies a whole database into another, such as from SQLite to PostgreSQL: all of it or nothing.
+"""Copies a whole database into another, such as from SQLite to PostgreSQL: everything or nothing.
 
 Rows keep their ids and times, and API keys their digests; with the same `secrets.json` the keys remain valid.
 """
@@ -24,15 +24,15 @@ _TIMEOUT_SECONDS: Final = 3600.0
 # The migrations of the target write these.
 _SCHEMA_TABLES: Final = frozenset({queue_migrations.name, schema_works_with.name})
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table.name not in _SCHEMA_TABLES)
-"""The tables that are copied, each after those that it refers to."""
+"""The tables to copy, each after the tables that it references."""
 
 
 async def copy_database(source_url: str, target_url: str) -> dict[str, int]:
     """Copy everything. Other writers of the source wait meanwhile.
 
     Args:
-        source_url: A database of this version's schema. It is not changed.
-        target_url: An empty database. Its tables are created.
+        source_url: A database with this version's schema, which stays unchanged.
+        target_url: An empty database, whose tables are created.
 
     Returns:
         The number of copied rows by table name.
@@ -97,14 +97,16 @@ async def _refuse_unless_empty(connection: AsyncConnection) -> None:
         ):
             raise ConfigurationError(
                 f"The database to copy to is not empty: {table.name} has rows. Nothing was copied."
-                " Give it an empty database."
+                " Name an empty database."
             )
 
 
 def _refuse_same(source_url: str, target_url: str) -> None:
     one, other = parse_url(source_url), parse_url(target_url)
     if one == other:
-        raise ConfigurationError("The database to copy to is the one to copy from. Name another.")
+        raise ConfigurationError(
+            "The source and the target are the same database. Name another target."
+        )
 
 
 @asynccontextmanager

@@ -2,12 +2,12 @@
 
 SQLite serves one machine, PostgreSQL several; the statements are the same. This module guarantees:
 
-- **Writers take turns.** SQLite allows one write transaction at a time, and one that begins by reading may fail when it
-  writes later. So a write transaction takes the lock at once (`BEGIN IMMEDIATE`), and the tasks of this process queue
-  fairly for it instead of polling it.
-- **Nothing acknowledged is lost.** SQLite runs in WAL mode with `synchronous=FULL`, and the service turns off
+- **Writers take turns.** SQLite allows one write transaction at a time, and a transaction that begins by reading may fail when
+  it writes later. So a write transaction takes the lock immediately (`BEGIN IMMEDIATE`), and the tasks of this process queue
+  fairly for the lock instead of polling.
+- **Acknowledged writes are not lost.** SQLite runs in WAL mode with `synchronous=FULL`, and the service turns off
   PostgreSQL's asynchronous commit for itself: a commit is on the disk when it returns.
-- **Every access is bounded in time.** A database that is unreachable, full, locked or frozen raises `StoreUnavailable`
+- **Every access has a time limit.** With an unreachable, full, locked or frozen database it raises `StoreUnavailable`
   (503) within seconds.
 """
 
@@ -59,18 +59,18 @@ _REFUSALS: Final = (
 
 _WRITES: Final = "task_service_writes"
 
-# A checkpointed WAL is truncated to this size instead of keeping its largest.
+# A checkpointed WAL is truncated to this size.
 _WAL_BYTES: Final = 16_777_216
 
-# Set even if it is on now: a reload of the server's configuration changes what a connection has not set for itself. A setting
-# stronger than "on", such as remote_apply, stays.
+# Set even if it is on now: a reload of the server's configuration changes settings that a connection has not set. A stronger
+# setting than "on", such as remote_apply, stays.
 _COMMIT_DURABLY: Final = (
     "SELECT set_config('synchronous_commit', coalesce(nullif(setting, 'off'), 'on'), false)"
     " FROM current_setting('synchronous_commit') AS setting"
 )
 
 POSTGRES_CONNECT: Final[dict[str, Any]] = {
-    # Shown in pg_stat_activity; `application_name` in the URL goes before it.
+    # Shown in pg_stat_activity; `application_name` in the URL takes precedence.
     "fallback_application_name": "task-service",
     "connect_timeout": _WAIT_SECONDS,
     # Detects a machine that vanished in seconds, not hours.
@@ -103,7 +103,7 @@ class Database:
 
     @classmethod
     def open(cls, url: str) -> Database:
-        """A database that connects when it is first used. A missing SQLite file is created, readable by its owner only.
+        """A database that connects on first use. A missing SQLite file is created, readable only by its owner.
 
         Args:
             url: `sqlite:////absolute/path` or `postgresql://user:password@host/name`.
@@ -133,8 +133,8 @@ class Database:
         # PostgreSQL this saves two round trips; on SQLite no BEGIN is sent in the first place.
         async with self.engine.connect() as connection:
             if not self._is_sqlite:
-                # As an option of the engine it would be applied during the checkout, and SQLAlchemy leaves a connection to
-                # the garbage collector when its checkout is cancelled just then.
+                # Not an option of the engine, which is applied during the checkout: SQLAlchemy leaves a connection to the
+                # garbage collector when its checkout is cancelled at that moment.
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
 
@@ -143,8 +143,7 @@ class Database:
         """A connection in a write transaction: committed at the end of the block, rolled back if it raises.
 
         Raises:
-            StoreUnavailable: The database cannot answer, or not in time. A commit that was under way may have
-                taken place.
+            StoreUnavailable: The database cannot answer, or not in time. A begun commit may have succeeded.
         """
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._bounded())
@@ -155,7 +154,7 @@ class Database:
     async def execute(
         self, statement: ReturningUpdate[*tuple[Any, ...]], values: Mapping[str, Any] | None = None
     ) -> Sequence[Any]:
-        """Write with one statement, which is a transaction of its own: two round trips fewer than :meth:`write`.
+        """Write with one statement in its own transaction: two round trips fewer than :meth:`write`.
 
         Args:
             statement: The statement.
@@ -165,7 +164,7 @@ class Database:
             The rows that the statement returns.
 
         Raises:
-            StoreUnavailable: As :meth:`write`.
+            StoreUnavailable: As for :meth:`write`.
         """
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._bounded())
@@ -176,19 +175,19 @@ class Database:
             return rows
 
     def insert(self, table: Table) -> Any:
-        """An INSERT that takes `on_conflict_…`: SQLAlchemy has a class of its own for each database."""
+        """An INSERT that takes `on_conflict_…`, for which SQLAlchemy has a class for each database."""
         return (sqlite if self._is_sqlite else postgresql).insert(table)
 
     def read_through(self, store: AsyncSQLAlchemyKeyStore) -> None:
-        """Read prepared statements as this store reads keys. To be called before the first one is prepared."""
+        """Read prepared statements like this store reads keys. Call this before the first statement is prepared."""
         self._store = store
 
     def prepare(
         self, statement: Select[*tuple[Any, ...]]
     ) -> Callable[..., Awaitable[Sequence[Any]]]:
-        """A statement that is read with many requests: a function that takes its parameters and returns the rows.
+        """Prepare a frequent statement, and return a function that takes its parameters and returns the rows.
 
-        It takes a fifth of the time of :meth:`read`. The function raises StoreUnavailable if the database cannot answer, or
+        The function takes a fifth of the time of :meth:`read`. It raises StoreUnavailable if the database cannot answer, or
         not in time.
 
         Args:
@@ -200,7 +199,7 @@ class Database:
     def prepare_by_id(
         self, statement: Select[*tuple[Any, ...]]
     ) -> Callable[[str], Awaitable[Any | None]]:
-        """As :meth:`prepare`, for one row by its column `id`; on PostgreSQL look-ups that arrive together share a round trip.
+        """Like :meth:`prepare`, for one row by its column `id`; on PostgreSQL concurrent look-ups share a round trip.
 
         Args:
             statement: Selects a column `id`, and has no parameters.
@@ -219,11 +218,11 @@ class Database:
         return Database(engine, block_seconds=seconds)
 
     def connections_in_use(self) -> int:
-        """How many connections of the pool are in use now."""
+        """The number of used connections of the pool."""
         return cast("QueuePool", self.engine.pool).checkedout()
 
     async def close(self) -> None:
-        """Close all connections, also those of the store that it reads through."""
+        """Close all connections, including those of the store for prepared statements."""
         if self._store is not None:
             await self._store.aclose()
         await self.engine.dispose()
@@ -245,9 +244,9 @@ class Database:
 
 
 async def lock_table(connection: AsyncConnection, table: Table) -> None:
-    """Let no other transaction change `table` until this one ends, for checks that span several rows.
+    """Let no other transaction change `table` until this transaction ends, for checks of several rows.
 
-    On SQLite a write transaction is alone anyway.
+    On SQLite there is always only one write transaction.
     """
     if connection.dialect.name == "postgresql":
         await connection.exec_driver_sql(f'LOCK TABLE "{table.name}" IN SHARE ROW EXCLUSIVE MODE')
@@ -311,7 +310,7 @@ def parse_url(url: str) -> URL:
 
 
 def _postgres_engine(url: URL) -> AsyncEngine:
-    # Imported here, because the driver takes 10 MB that a service on SQLite does not need.
+    # Imported here, because the driver needs 10 MB of memory, and a service on SQLite does not use it.
     from .postgresql import ImpatientConnection, is_stale
 
     engine = create_async_engine(
@@ -331,7 +330,7 @@ def _postgres_engine(url: URL) -> AsyncEngine:
     @event.listens_for(engine.sync_engine, "checkout")
     def _refuse_stale(_connection: object, record: ConnectionPoolEntry, _fairy: object) -> None:
         if is_stale(cast("AsyncPsycopg[Any]", record.driver_connection)):
-            # The pool then takes another one, so that a restart of the server costs no request.
+            # The pool then takes another connection, so that a restart of the server fails no request.
             raise exc.DisconnectionError
 
     return engine
@@ -359,7 +358,7 @@ def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
 
     @event.listens_for(engine.sync_engine, "connect")
     def _configure(connection: AdaptedConnection, _record: object) -> None:
-        # One way to the driver's thread and back, for both.
+        # Only one call in the driver's thread, for both.
         script = f"""
             PRAGMA busy_timeout = {lock_seconds * 1000:.0f};
             PRAGMA journal_size_limit = {_WAL_BYTES};

@@ -1,16 +1,16 @@
 """Brings a database to the schema of this version. Runs at each start, and does nothing on a current schema.
 
-A migration is one transaction. On SQLite `BEGIN IMMEDIATE` holds the only write lock; on PostgreSQL see
-:mod:`task_service.db.migrate_postgresql`. Of several processes that start together one migrates, and the others wait. A
-process that dies in the middle changes nothing.
+A migration is one transaction. On SQLite `BEGIN IMMEDIATE` takes the only write lock; on PostgreSQL see
+:mod:`task_service.db.migrate_postgresql`. If several processes start together, one migrates, and the others wait. A
+process that dies during a migration changes nothing.
 
-An empty database gets the tables of `schema.py` at once, and a migration is for databases that exist (alembic's recipe
-"Building an Up to Date Database from Scratch"). A test compares what both ways make.
+An empty database gets the tables of `schema.py` directly, and existing databases get migrations (alembic's recipe
+"Building an Up to Date Database from Scratch"). A test compares the results.
 
 Old and new processes work side by side during an upgrade. A migration that only adds (tables, indexes, columns that are
-nullable or have a default) names in `works_with` the older versions that work with its schema, and may even be restarted;
-the table `schema_works_with` has them for these. A migration that removes something names none. It waits for
-`task-service migrate --finish`, and until then this version works with the schema before it.
+nullable or have a default) names in `works_with` the older versions that work with its schema, even after a restart;
+they find themselves in the table `schema_works_with`. A migration that removes something names none. It waits for
+`task-service migrate --finish`, and until then this version works with the previous schema.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
 
     Args:
         db: The database.
-        finish: Also apply the migrations that processes of an older version do not work with. Pass True after the
-            last of them has stopped.
+        finish: Also apply the migrations with which processes of an older version do not work. Pass True after the
+            last of these processes has stopped.
 
     Returns:
         The migrations that are left for `finish`.
@@ -71,7 +71,7 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
             from .migrate_postgresql import migrate_postgresql
             from .primaries import refuse_two_primaries
 
-            # Every process comes by here before it does anything else with its database.
+            # Every process calls this before it uses its database.
             await refuse_two_primaries(db)
             await refuse_shared_sessions(db)
             await migrate_postgresql(extended, partial(_upgrade, finish=finish), finish=finish)
@@ -102,7 +102,7 @@ async def schema_state(db: Database) -> SchemaState:
     """Compare the schema of the database with this version's. Changes nothing.
 
     Raises:
-        ConfigurationError: As :func:`migrate`.
+        ConfigurationError: As for :func:`migrate`.
         StoreUnavailable: The database cannot answer.
     """
     async with db.read() as connection:
@@ -110,7 +110,7 @@ async def schema_state(db: Database) -> SchemaState:
 
 
 async def revision_of(connection: AsyncConnection) -> str | None:
-    """The migration that the schema of the database is at; None if there is no schema."""
+    """The latest applied migration of the database; None if there is no schema."""
     return await connection.run_sync(_revision)
 
 
@@ -136,7 +136,7 @@ def _upgrade(connection: Connection, *, finish: bool) -> None:
 
 
 def _usable(script: ScriptDirectory) -> list[Script]:
-    """The schemas that this version works with, the newest first. All but the last one wait for `finish`."""
+    """The schemas that work with this version, the newest first. All but the last wait for `finish`."""
     usable: list[Script] = []
     for each in script.walk_revisions():
         usable.append(each)
@@ -162,16 +162,16 @@ def _state(connection: Connection) -> SchemaState:
         return SchemaState.OLDER
     if revision is not None and revision.isdecimal() and revision < str(script.get_base()):
         raise ConfigurationError(
-            f"The database has the schema {revision!r}, and this version brings forward only later ones."
-            " Start the version before this one on it first."
+            f"The database has the schema {revision!r}, and this version migrates only later schemas."
+            " Start the previous version with it first."
         )
     # Another application's table of revisions has the same name.
     is_ours = inspect(connection).has_table(schema_works_with.name)
     foreign = sorted(metadata.tables.keys() & inspect(connection).get_table_names())
     if foreign and (revision is None or not is_ours):
         raise ConfigurationError(
-            f"The database has tables that the service did not create: {', '.join(foreign)}. Give the service a database"
-            " of its own."
+            f"The database has tables that the service did not create: {', '.join(foreign)}. Give the service its own"
+            " database."
         )
     if revision is None:
         return SchemaState.OLDER
@@ -181,7 +181,7 @@ def _state(connection: Connection) -> SchemaState:
     if not is_ours or connection.scalar(works) is None:
         raise ConfigurationError(
             f"The database has the schema {revision!r} of a newer version of the service. Install that version, or a"
-            " later one."
+            " later version."
         )
     return SchemaState.NEWER
 

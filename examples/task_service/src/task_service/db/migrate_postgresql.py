@@ -42,14 +42,14 @@ _ADVISORY_LOCK: Final = 827_573_784_23
 
 _LOCK_CONFLICTS: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
-# Longer than LOCK_SECONDS, so that the statements that have queued meanwhile are done.
+# Longer than LOCK_SECONDS, so that the queued statements can end.
 _PAUSE_SECONDS: Final = 2.0
 
 
 async def migrate_postgresql(
     db: Database, upgrade: Callable[[Connection], None], *, finish: bool
 ) -> None:
-    """Migrate, or wait until another process has.
+    """Migrate, or wait until another process has migrated.
 
     Args:
         db: The database, with a timeout that is long enough.
@@ -57,7 +57,7 @@ async def migrate_postgresql(
         finish: See :func:`~task_service.db.migrate.migrate`.
 
     Raises:
-        ConfigurationError: As :func:`~task_service.db.migrate.migrate`.
+        ConfigurationError: As for :func:`~task_service.db.migrate.migrate`.
         StoreUnavailable: The database cannot answer, or not in time.
     """
     while True:
@@ -88,13 +88,13 @@ async def _lock(connection: AsyncConnection) -> None:
 async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> None:
     """Create or change procrastinate's tables, in the transaction of `connection`.
 
-    procrastinate numbers its migrations itself; `queue_migrations` records those that the database has. Those that old and
-    new processes work with (`pre`) are applied at once. Those that only new processes work with (`post`) wait for
+    procrastinate numbers its migrations itself; `queue_migrations` records those that the database has. Migrations for old
+    and new processes (`pre`) are applied immediately. Migrations for only new processes (`post`) wait for
     `task-service migrate --finish`, after the last old process has stopped.
 
     Args:
-        connection: On PostgreSQL, holding the advisory lock.
-        finish: Also apply the migrations that older processes do not work with.
+        connection: A PostgreSQL connection with the advisory lock.
+        finish: Also apply the migrations with which older processes do not work.
 
     Raises:
         ConfigurationError: Another application has its own procrastinate in this database.
@@ -110,7 +110,7 @@ async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> None:
         if taken:
             raise ConfigurationError(
                 "The database has a queue (procrastinate_jobs) that the service did not create."
-                " Give the service a database of its own."
+                " Give the service its own database."
             )
         await _run_script(connection, SchemaManager.get_schema())
         await _record_migrations(connection, known)

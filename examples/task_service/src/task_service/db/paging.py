@@ -1,7 +1,7 @@
 """Keyset pages of a listing, in any order, with cursors that belong to one query.
 
-A cursor holds the position at which its page ended and a digest of the query. With another filter or order the position
-would mean something else, so such a cursor is refused.
+A cursor contains the position at which its page ended and a digest of the query. For another filter or order the position
+would be wrong, so such a cursor is refused.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 
 IfAny: Final[Any] = Field(exclude_if=lambda value: value is None)
-"""Of a member of an answer that is left out if it is None."""
+"""The schema of a member of an answer that is left out if it is None."""
 
 
 class Page(BaseModel, Generic[T]):
     """A page of a listing.
 
-    `next_cursor` is null on the last one. `total` is how many items all pages have, if the request has `count=true`.
+    `next_cursor` is null on the last page. `total` is the number of items on all pages, if the request has `count=true`.
     """
 
     model_config = ConfigDict(frozen=True, from_attributes=True)
@@ -49,17 +49,17 @@ class Page(BaseModel, Generic[T]):
 
     @classmethod
     def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """The name of a page of something, as generated clients have it: `TaskPage`."""
+        """The name of a page for generated clients, such as `TaskPage`."""
         return f"{params[0].__name__}Page"
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which page of a listing to read.
+    """A request for a page of a listing.
 
     Attributes:
-        cursor: `next_cursor` of the previous page; None for the first one.
-        limit: How many items at most.
+        cursor: `next_cursor` of the previous page; None for the first page.
+        limit: The maximum number of items.
         count: Also count the items of all pages.
     """
 
@@ -73,12 +73,12 @@ FIRST_PAGE: Final = PageRequest()
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How a listing is sorted.
+    """The order of a listing.
 
     Attributes:
         key: A number or a text; never NULL.
         id: Decides between rows with the same key; None if the key is unique.
-        descending: Of the key and the id.
+        descending: True if the key and the id descend.
     """
 
     key: ColumnElement[Any]
@@ -87,20 +87,20 @@ class Order:
 
     @classmethod
     def by_time(cls, key: ColumnElement[Any], item_id: ColumnElement[Any]) -> Order:
-        """Newest first. A time is a number of microseconds, which a cursor holds as it is."""
+        """Newest first. A time is a number of microseconds, which a cursor contains unchanged."""
         return cls(type_coerce(key, BigInteger), item_id, descending=True)
 
 
 class Paging:
-    """One page of one listing.
+    """A page of a listing.
 
     Args:
-        order: How it is sorted.
-        query: What was asked for, order included: anything with a `repr` that differs between queries.
-        wanted: Which page.
+        order: The order.
+        query: The query, including the order: any object with a `repr` that differs between queries.
+        wanted: The requested page.
 
     Raises:
-        InputInvalid: Field `cursor`: not made by :meth:`cut`, or for another query.
+        InputInvalid: Field `cursor`: the cursor is not from :meth:`cut`, or belongs to another query.
     """
 
     def __init__(self, order: Order, query: object, wanted: PageRequest) -> None:
@@ -128,7 +128,7 @@ class Paging:
         )
 
     def cut(self, rows: Sequence[Row[Any]]) -> tuple[Sequence[Row[Any]], str | None]:
-        """The rows of the page, and the cursor of the next one; None on the last one."""
+        """The rows of the page, and the cursor of the next page; None on the last page."""
         if len(rows) <= self._limit:
             return rows, None
         last = rows[self._limit - 1]
@@ -169,17 +169,17 @@ class Paging:
         if is_whole and all(map(_fits, place, self._place)):
             return place
         raise InputInvalid.of(
-            "cursor", "This is not a cursor of this query. Begin again without one."
+            "cursor", "This is not a cursor of this query. Begin again without a cursor."
         )
 
 
 def _fits(value: object, column: ColumnElement[Any]) -> bool:
-    """Whether the database can compare a value, which a client may have made up, with a column."""
+    """True if the database can compare a value, perhaps invented by a client, with a column."""
     if isinstance(column.type, String):
         return isinstance(value, str) and _UNSTORABLE.search(value) is None
     return type(value) is int and abs(value) <= _MAX_INTEGER
 
 
 def contains_text(column: ColumnElement[str], search: str) -> ColumnElement[bool]:
-    """Whether a text is a part of a column, upper and lower case alike. SQLite knows only the case of ASCII letters."""
+    """A condition: a column contains a text, in any case of letters. SQLite knows only the case of ASCII letters."""
     return column.icontains(search, autoescape=True)

@@ -1,9 +1,9 @@
-"""Detects a pooler that hands the session of one connection to another, such as PgBouncer with `pool_mode=transaction`.
+"""Detects a pooler that shares sessions between connections, such as PgBouncer with `pool_mode=transaction`.
 
-The service keeps state in its sessions: commits that are durable whatever the server's default, the lock of a migration, the
-statements that are prepared, and the channel on which workers are notified. Where other connections share that state, it is
-lost or, worse, another process's. So the service refuses to start there, and `task-service doctor` reports it. A pooler that
-gives each connection a session of its own (`pool_mode=session`) is no different from PostgreSQL itself.
+The service keeps state in its sessions: durable commits whatever the server's default, the lock of a migration, prepared
+statements, and the channel that notifies workers. If connections share sessions, this state is lost or, worse, another
+process gets it. So the service refuses to start, and `task-service doctor` reports the pooler. A pooler that gives each
+connection its own session (`pool_mode=session`) is like PostgreSQL itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REMEDY: Final = (
     " service keeps state in its own; set pool_mode=session for this database, or name PostgreSQL's own port in"
     " TASK_SERVICE_DATABASE_URL"
 )
-"""What is wrong and what to do, as a part of a sentence."""
+"""The problem and its remedy, as a part of a sentence."""
 
 # Another client of the pooler may have taken the marked session at that moment.
 _ATTEMPTS: Final = 5
@@ -34,13 +34,13 @@ _READ_MARK: Final = text("SELECT current_setting('task_service.session', true)")
 
 
 async def refuse_shared_sessions(db: Database) -> None:
-    """Check that each connection has a session of its own.
+    """Check that each connection has its own session.
 
     Args:
-        db: On PostgreSQL.
+        db: A PostgreSQL database.
 
     Raises:
-        ConfigurationError: A pooler shares them.
+        ConfigurationError: A pooler shares sessions.
         StoreUnavailable: The database does not answer.
     """
     if await shares_sessions(db):
@@ -48,10 +48,10 @@ async def refuse_shared_sessions(db: Database) -> None:
 
 
 async def shares_sessions(db: Database) -> bool:
-    """Whether connections share their sessions: what one of them sets, another one reads.
+    """True if connections share their sessions: one connection reads a setting of another.
 
     Args:
-        db: On PostgreSQL.
+        db: A PostgreSQL database.
 
     Raises:
         StoreUnavailable: The database does not answer.
@@ -62,7 +62,7 @@ async def shares_sessions(db: Database) -> bool:
                 return False
             marker = secrets.token_hex(8)
             await one.execute(_MARK, {"marker": marker})
-            # While `one` is open, so that a session of its own cannot have been given to another.
+            # While `one` is open, so that its own session cannot have been given to another connection.
             async with db.read() as other:
                 if await other.scalar(_READ_MARK) == marker:
                     return True
@@ -70,7 +70,7 @@ async def shares_sessions(db: Database) -> bool:
 
 
 async def _is_direct(connection: AsyncConnection) -> bool:
-    """Whether PostgreSQL itself answers: a pooler gives its clients numbers of its own making for cancel requests."""
+    """True if PostgreSQL itself answers: a pooler gives its clients its own numbers for cancel requests."""
     driver = (await connection.get_raw_connection()).driver_connection
     assert driver is not None  # noqa: S101 - it is connected
     announced: int = driver.info.backend_pid

@@ -1,6 +1,6 @@
 """Connections to PostgreSQL that give up soon after they are interrupted.
 
-A frozen server keeps its connections: its kernel still acknowledges what is sent, so neither keepalives nor
+A frozen server keeps its connections: its kernel still acknowledges packets, so neither keepalives nor
 `tcp_user_timeout` detect it.
 """
 
@@ -15,9 +15,9 @@ _CANCEL_SECONDS: Final = 1.0
 
 
 def is_stale(connection: AsyncConnection[Any]) -> bool:
-    """True if the server has ended an idle connection: it sends nothing else while nothing is asked.
+    """True if the server has ended an idle connection, for which it sends a packet without a request.
 
-    One system call, without a round trip. A network that was cut is noticed by the next statement only.
+    One system call, without a round trip. Only the next statement detects a lost network.
     """
     poll = select.poll()
     poll.register(connection.pgconn.socket, select.POLLIN)
@@ -25,7 +25,7 @@ def is_stale(connection: AsyncConnection[Any]) -> bool:
 
 
 class ImpatientConnection(AsyncConnection[Any]):
-    """A connection that closes if the server does not let go of an interrupted statement in time."""
+    """A connection that closes if the server does not end an interrupted statement in time."""
 
     async def cancel_safe(
         self,

@@ -1,8 +1,8 @@
-"""Refuses two writable servers with one database, where the URL names several hosts.
+"""Refuses two writable servers with one database, if the URL names several hosts.
 
-After a failover the former primary may come back and be writable. `target_session_attrs=read-write` then takes whichever
-answers first, so processes write to different copies: a key that is revoked on one of them works on the other. Copies have
-the same system identifier; a server that is reached by two names has started only once.
+After a failover the former primary may return and be writable. `target_session_attrs=read-write` then takes the first
+answer, so processes write to different copies: a key that is revoked on one server works on the other. Copies have
+the same system identifier; a server with two names has the same time of start for both.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _QUERY: Final = (
 
 
 async def refuse_two_primaries(db: Database) -> None:
-    """Ask each host of the database's URL whether it is writable. A host that does not answer is passed over.
+    """Ask each host of the database's URL whether it is writable. Hosts that do not answer are skipped.
 
     Args:
-        db: On PostgreSQL.
+        db: A PostgreSQL database.
 
     Raises:
-        ConfigurationError: Two are, and hold copies of one database.
+        ConfigurationError: Two servers are writable, and have copies of one database.
     """
     _, options = db.engine.dialect.create_connect_args(db.engine.url)
     hosts = str(options.get("host", "")).split(",")
@@ -59,7 +59,7 @@ async def refuse_two_primaries(db: Database) -> None:
 
 
 async def _ask(options: Mapping[str, Any], host: str, port: str) -> tuple[str, str] | None:
-    """The system identifier and the time of the start of a server that is writable; None if it is not, or does not answer."""
+    """The system identifier and the start time of a writable server; None if it is not writable, or does not answer."""
     one: dict[str, Any] = {**options, "host": host, "port": port}
     one |= {"connect_timeout": _CONNECT_SECONDS, "target_session_attrs": "any"}
     try:

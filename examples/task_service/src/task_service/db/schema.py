@@ -1,7 +1,7 @@
-"""Every table of the service. An empty database gets them from here, an older one from `migrations/`; a test compares the two.
+"""All tables of the service. An empty database gets them from here, an older database from `migrations/`; a test compares both.
 
-Times are microseconds since the Unix epoch (`UtcMicroseconds`), JSON is text-backed on SQLite. The table of API
-keys comes from the library and lives in the same metadata, so one database holds everything.
+Times are microseconds since the Unix epoch (`UtcMicroseconds`), JSON is text on SQLite. The table of API
+keys is the library's, in the same metadata and database.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def to_microseconds(at: datetime) -> int:
-    """An aware time as the database stores it: whole microseconds since the Unix epoch."""
+    """An aware time as whole microseconds since the Unix epoch, for the database."""
     return (at - _EPOCH) // _MICROSECOND
 
 

@@ -1,10 +1,10 @@
 r"""Handlers: the kinds of work that tasks can do.
 
-One rule: a handler knows nothing of the database, of users or of HTTP requests to this service. It receives validated
-parameters and a log to write to, and returns how it ended. Everything else (leases, timeouts, cancellation, retries after
-a crash) is the runner's.
+One rule: a handler does not use the database, users or HTTP requests of this service. It receives validated
+parameters and a log, and returns a result. The runner does everything else: leases, timeouts, cancellation, retries after
+a crash.
 
-The service ships `http_request` and `command`. A deployer adds another by installing a distribution that names it
+The service has the handlers `http_request` and `command`. To add a handler, install a distribution that names it
 in the entry point group `task_service.handlers`::
 
     # acme_handlers/backup.py
@@ -29,9 +29,9 @@ in the entry point group `task_service.handlers`::
 
 A handler that knows its progress reports it with `RunContext.report_progress`.
 
-A run is started again when its worker dies in the middle (`RunContext.attempt` counts). So a handler whose work must not
-happen twice sends `RunContext.run_id` to the other system as an idempotency key, and calls `RunContext.check_lease` before
-each step that other systems can see.
+If a worker dies, another worker starts its runs again (`RunContext.attempt` counts the attempts). A handler whose work must
+not happen twice must send `RunContext.run_id` to the other system as an idempotency key, and call `RunContext.check_lease`
+before each step that other systems can see.
 """
 
 from .base import (

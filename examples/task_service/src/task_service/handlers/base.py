@@ -1,4 +1,4 @@
-"""The interface of handlers: what they receive, and what they return."""
+"""The interface of handlers: their parameters, context and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from msk_auth import Clock
 
 MAX_PROGRESS_TEXT = 200
-"""How many characters of a progress report's text are kept."""
+"""The maximum length of a progress report's text; the rest is dropped."""
 
 Stream = Literal["stdout", "stderr", "system"]
 """The source of a line of a run's log; `system` is the service itself."""
@@ -29,10 +29,10 @@ class HandlerParams(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class HandlerEnvironment:
-    """What the deployment provides. Each handler is constructed with it once, at start.
+    """The deployment's functions and settings for handlers. Each handler is constructed with it once, at start.
 
     Attributes:
-        allowed_commands: Reads the commands that a run may execute now.
+        allowed_commands: Reads the presently allowed commands.
         allowed_networks: Internal networks that `http_request` may reach.
     """
 
@@ -71,14 +71,14 @@ def _ignore_report(_progress: Progress) -> None:
 
 
 class LeaseLost(Exception):
-    """The worker may no longer act on the run: another one may execute it. Do not catch it; no outcome is written."""
+    """The worker may no longer act on the run: another worker may execute it. Do not catch this; no outcome is written."""
 
 
 class RunLease:
-    """For how long the worker may act on a run; another worker executes it only after that.
+    """The time until which the worker may act on a run; another worker executes it only later.
 
     Attributes:
-        until: On the monotonic side of the run's clock. It moves as long as the worker renews its lease.
+        until: The time on the monotonic side of the run's clock. It moves while the worker renews its lease.
     """
 
     def __init__(self, until: float = math.inf) -> None:
@@ -92,16 +92,16 @@ class RunLease:
         extended.set()
 
     async def extended(self) -> None:
-        """Return when the end has moved the next time."""
+        """Wait until the end moves."""
         await self._extended.wait()
 
 
 class LogSink(Protocol):
-    """Where a run's output goes."""
+    """The receiver of a run's output."""
 
     @property
     def full(self) -> bool:
-        """True while more output waits to be saved than is kept."""
+        """True while more output is unsaved than will be kept."""
         ...
 
     def write(self, stream: Stream, text: str) -> None:
@@ -111,15 +111,14 @@ class LogSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a handler may use while it runs.
+    """The functions and facts of a run for its handler.
 
     Attributes:
         run_id: The run's id, an idempotency key for other systems.
-        attempt: 1 for the first attempt; one more after each worker that died in the middle of the run.
-        clock: Where to take the time from.
-        lease: Until when the worker may act on the run.
-        traceparent: The trace to which the request for the run belongs (W3C Trace Context), to send along to other
-            systems; None if it belongs to none.
+        attempt: 1 for the first attempt; one more after each worker that died during the run.
+        clock: The clock.
+        lease: The time until which the worker may act on the run.
+        traceparent: The trace of the request for the run (W3C Trace Context), to send to other systems, or None.
     """
 
     run_id: str
@@ -151,10 +150,10 @@ class RunContext:
         self.progress(Progress(float(fraction), line))
 
     def check_lease(self) -> None:
-        """Call this right before each step that other systems can see: a request, a message, a write elsewhere.
+        """Call this directly before each step that other systems can see: a request, a message, a write elsewhere.
 
-        A worker that was frozen (a paused virtual machine, SIGSTOP) or whose event loop was blocked continues where it
-        stopped, although another worker may execute the run already. It may be called from any thread.
+        A worker that was frozen (a paused virtual machine, SIGSTOP), or had a blocked event loop, continues where it
+        stopped, although another worker may already execute the run. Any thread may call this.
 
         Raises:
             LeaseLost: Another worker may execute the run. Do not catch it.
@@ -178,7 +177,7 @@ ParamsT = TypeVar("ParamsT", bound=HandlerParams)
 
 
 class Handler(ABC, Generic[ParamsT]):
-    """One kind of work that tasks can do.
+    """A kind of work for tasks.
 
     Attributes:
         name: The value of a task's `handler`: lower-case letters, digits and underscores. Unique in a deployment.
@@ -198,8 +197,8 @@ class Handler(ABC, Generic[ParamsT]):
     async def check(self, params: ParamsT) -> None:
         """Refuse well-formed parameters that the deployment does not allow.
 
-        Called when a task is created or changed, and again before each run, since the administrator may change what is
-        allowed.
+        Called when a task is created or changed, and again before each run, since the administrator may change the
+        limits.
 
         Args:
             params: The validated parameters.

@@ -1,16 +1,15 @@
 """The handler `command`: executes a program that the administrator has listed, without a shell.
 
-The administrator's list (`allowed_commands`) holds absolute paths and bare names. A bare name is looked up in
-:data:`COMMAND_PATH`, never in the service's own `PATH`. A task may give a listed command *any* arguments, so only
-programs that are harmless with every option belong on the list: `date` does not, since `date --file` prints the
-contents of any file that the command can read.
+The administrator's list (`allowed_commands`) has absolute paths and bare names. A bare name is looked up in
+:data:`COMMAND_PATH`, never in the service's own `PATH`. A task may give a listed command *any* arguments, so list only
+programs that are harmless with every option: not `date`, since `date --file` prints any file that the command can read.
 
 Lines of the form `::progress 40 Copying` on its standard output report its progress; see :class:`ProgressLines`.
 
 The program gets an empty standard input, an environment of five variables without the service's secrets, and a new folder
-that is removed afterwards. It has every right of the process that executes it: the sandbox is the process's own, as the units
-and containers of workers have it. It runs in a session of its own under :mod:`task_service.handlers.supervisor`, which bounds
-its memory and ends it with its worker.
+that is removed afterwards. It has all rights of the process that executes it: only that process's sandbox, such as the unit
+or container of a worker, limits the program. It runs in its own session under :mod:`task_service.handlers.supervisor`, which
+bounds its memory and ends it with its worker.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ from .base import Handler, HandlerParams, HandlerResult, LeaseLost, RunContext, 
 DEFAULT_ALLOWED_COMMANDS: tuple[str, ...] = ("echo",)
 """The commands that are allowed by default: enough for the example task, and harmless with any argument."""
 COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where bare names are looked up, and the `PATH` of the commands."""
+"""The folders in which bare names are looked up, and the `PATH` of the commands."""
 MAX_ARGUMENTS = 256
 MAX_ARGUMENT_BYTES = 64 * 1024
 """The kernel accepts 128 KiB in one argument (MAX_ARG_STRLEN)."""
 
-# The clock that the supervisor reads; the run may have another one.
+# The supervisor's clock; the run may have another clock.
 _MACHINE = SystemClock()
 _READ_BYTES = 64 * 1024
-# Output that comes faster than it is saved is still read, so that the command can finish, but with this pause.
+# A pause while output comes faster than it is saved. The output is still read, so that the command can finish.
 _FLOOD_PAUSE = 0.01
 _PROGRESS_MARK: Final = "::progress "
 _PROGRESS_LINE: Final = re.compile(
     r"::progress (?P<percent>[0-9]{1,3}(?:\.[0-9]{1,6})?)%?(?: (?P<text>[^\n]*))?\n?"
 )
 _LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
-# A longer line is output, however it begins: it must not be held back for ever.
+# A longer line is output, whatever its beginning: it must not be held back for ever.
 _MAX_PROGRESS_LINE: Final = 1000
 LISTED_COMMAND: Final = r"/[^\x00-\x1f\x7f]{1,1023}|(?!\.\.?$)[^/\s\x00-\x1f\x7f]{1,255}"
 """The form of an entry of `allowed_commands`, as a regular expression."""
@@ -109,17 +108,17 @@ class Command(Handler[CommandParams]):
     name: ClassVar[str] = "command"
     title: ClassVar[str] = "Command"
     description: ClassVar[str] = (
-        "Runs a program on the server that an administrator has allowed, without a shell, and logs its output."
+        "Runs a program that an administrator has allowed, on the server and without a shell, and logs its output."
     )
     Params = CommandParams
 
     async def check(self, params: CommandParams) -> None:
-        """Refuse a program that is not on the administrator's list now."""
+        """Refuse a program that is not on the administrator's present list."""
         if params.argv[0] not in await self.environment.allowed_commands():
             raise InputInvalid.of(
                 "params.argv",
                 "This command is not allowed. The first entry must be on the administrator's list, and the service's operator"
-                " must permit the commands on the list.",
+                " must permit listed commands.",
             )
 
     async def run(self, params: CommandParams, context: RunContext) -> HandlerResult:
@@ -138,7 +137,7 @@ async def _run(argv: list[str], context: RunContext) -> int:
     # The supervisor removes the folder too: this process may be killed.
     with tempfile.TemporaryDirectory(prefix="task-", ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(
-            # -I and -S: nothing of the environment or of installed packages runs before the supervisor.
+            # -I and -S: neither the environment nor installed packages run code before the supervisor.
             *(sys.executable, "-I", "-S", supervisor.__file__),
             *(folder, str(_machine_time(context))),
             *argv,
@@ -179,7 +178,7 @@ async def _run(argv: list[str], context: RunContext) -> int:
 
 
 async def _renew(supervisor_input: asyncio.StreamWriter, context: RunContext) -> None:
-    """Pass each renewal of the lease on to the supervisor."""
+    """Pass each renewal of the lease to the supervisor."""
     while True:
         supervisor_input.write(struct.pack("d", _machine_time(context)))
         await context.lease.extended()
@@ -187,7 +186,7 @@ async def _renew(supervisor_input: asyncio.StreamWriter, context: RunContext) ->
 
 def _machine_time(context: RunContext) -> float:
     """The end of the lease by the machine's clock."""
-    # Read in this order: if this process is frozen in between, the result is early and not late.
+    # In this order: if this process is frozen in between, the result is too early, not too late.
     now = _MACHINE.monotonic()
     return now + (context.lease.until - context.clock.monotonic())
 
@@ -208,9 +207,8 @@ async def _copy(source: asyncio.StreamReader, stream: Stream, context: RunContex
 class ProgressLines:
     """Extracts progress reports from output that arrives in pieces.
 
-    A line of standard output that reads `::progress 40` or `::progress 40 Copying the files` is a report and not output: 40
-    percent, with or without decimals, and a few words. It is shown as a bar and left out of the log. A line that only looks
-    similar is output.
+    A line of standard output such as `::progress 40` or `::progress 40 Copying the files` is a report: a percentage, with or
+    without decimals, and a few words. It is shown as a bar and left out of the log. A line that only looks similar is output.
 
     Args:
         report: Called with a fraction from 0 to 1 and the text, which may be empty.
@@ -222,13 +220,13 @@ class ProgressLines:
         self._at_line_start = True
 
     def feed(self, text: str, *, is_over: bool = False) -> str:
-        """Take a piece of output and return what belongs in the log.
+        """Take a piece of output and return the text for the log.
 
-        The beginning of a line that may be a report is held back until the rest of it arrives.
+        The beginning of a possible report is held back until the rest of its line arrives.
 
         Args:
             text: The piece.
-            is_over: Whether it is the last one.
+            is_over: True for the last piece.
         """
         text, self._held, kept = self._held + text, "", ""
         for line in _LINES.findall(text):

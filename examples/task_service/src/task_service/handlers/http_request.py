@@ -1,8 +1,8 @@
 """The handler `http_request`: sends one HTTP request to a public address and logs the response.
 
-:mod:`task_service.handlers.outbound` keeps it from internal addresses. This module follows redirects: every hop connects to
-an address that was checked, with the name kept for `Host`, SNI and the certificate. Only GET and HEAD follow them, five at
-most, never from https to http, and without the task's headers to another origin. Proxies and credentials in the service's
+:mod:`task_service.handlers.outbound` refuses internal addresses. This module follows redirects: every request connects to
+a checked address, with the name in `Host`, SNI and the certificate check. Only GET and HEAD follow redirects, at most five,
+never from https to http, and without the task's headers to another origin. Proxies and credentials in the service's
 environment are not used.
 """
 
@@ -35,7 +35,7 @@ from .outbound import (
 )
 
 MAX_LOGGED_BODY = 64 * 1024
-"""How many bytes of a response's body are read and logged."""
+"""The most bytes of a response's body that are read and logged."""
 MAX_REDIRECTS = 5
 
 _FOLLOWING = frozenset({"GET", "HEAD"})
@@ -97,7 +97,7 @@ class HttpRequestParams(HandlerParams):
         for name, secret in value.items():
             content = secret.get_secret_value()
             if _HEADER_NAME.fullmatch(name) is None:
-                raise ValueError("A header name may contain letters, digits and hyphens only.")
+                raise ValueError("A header name may contain only letters, digits and hyphens.")
             if name.lower() in _RESERVED_HEADERS:
                 raise ValueError(f"The service sets the header {name}. Remove it.")
             if name.lower() in seen:
@@ -114,7 +114,7 @@ class HttpRequest(Handler[HttpRequestParams]):
     """Sends one request. Succeeds with a status below 400, exit code 0; otherwise the exit code is the status.
 
     Args:
-        environment: The internal networks that may be reached.
+        environment: The permitted internal networks.
         resolve: Replaces the machine's resolver.
     """
 
@@ -130,7 +130,7 @@ class HttpRequest(Handler[HttpRequestParams]):
         self._policy = OutboundPolicy(environment.allowed_networks, resolve)
 
     async def check(self, params: HttpRequestParams) -> None:
-        """Refuse an internal address at once. A name is checked by its addresses at the time of the run."""
+        """Refuse an internal address immediately. A name is resolved and checked at the time of the run."""
         try:
             self._policy.check_literal(parse_url(params.url))
         except OutboundRefused as refusal:
@@ -165,7 +165,7 @@ class HttpRequest(Handler[HttpRequestParams]):
                     await _log_body(response, context)
                     return _outcome(response)
             if _origin(target) != _origin(url):
-                # They may hold credentials for the first origin.
+                # The headers may contain credentials for the first origin.
                 headers = {}
             body = None
             url = target
@@ -192,7 +192,7 @@ def _redirect_target(method: str, url: URL, response: Response) -> URL | None:
     target = parse_url(str(url.join(location)))
     if url.scheme == "https" and target.scheme == "http":
         raise OutboundRefused(
-            "The response redirects from https to http. Use the final URL if that is intended."
+            "The response redirects from https to http. If that is intended, use the final URL."
         )
     return target
 

@@ -1,19 +1,18 @@
 """Requests of the service to other machines, with a guard against server-side request forgery (ASVS 5.0, 1.3.6; API7:2023).
 
-The rules, in the order in which they are applied to every URL, the targets of redirects included:
+The rules, in the order of their checks, for every URL and every target of a redirect:
 
 1. The scheme is http or https, there is no user name or password, and the port is any from 1 to 65535.
 2. The host is a name, or an address in its usual notation. Names that a resolver would read as an address in octal,
-   hexadecimal, as one number or with parts left out are refused, and so are IPv6 zones.
-3. The name is resolved once, and *every* address it has must be public and none of this machine's own: a firewall that
-   closes a port to the outside lets the machine through to itself. The connection then goes to one of exactly these
+   hexadecimal, as one number or with missing parts are refused, and so are IPv6 zones.
+3. The name is resolved once, and *every* address of it must be public and not this machine's own: a firewall that
+   closes a port to others still admits the machine itself. The connection then uses one of exactly these
    addresses, so a name server that changes its answer afterwards (DNS rebinding) has no effect.
 
-An address is public unless an IANA special-purpose registry (RFC 6890) lists it. The list stands here because the standard
-library's differs between Python versions. An IPv6 address must lie in 2000::/3, which excludes IPv4-mapped, NAT64,
-link-local, unique-local and multicast addresses. The kernel is queried for the machine's own addresses at each connection,
-since interfaces and addresses come and go. A deployer opens internal networks, and addresses of the machine, by naming
-them.
+An address is public unless an IANA special-purpose registry (RFC 6890) lists it. The list is here because the standard
+library's list differs between Python versions. An IPv6 address must be in 2000::/3, which excludes IPv4-mapped, NAT64,
+link-local, unique-local and multicast addresses. The machine's own addresses are read from the kernel at each connection,
+since they may change. The operator can permit internal networks, and addresses of the machine, by name.
 """
 
 from __future__ import annotations
@@ -77,10 +76,10 @@ _REFUSED: tuple[Network, ...] = tuple(
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 
 _HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE)
-# What the WHATWG URL standard calls "ends in a number": a resolver would read such a name as an address.
+# "Ends in a number" in the WHATWG URL standard: a resolver would read such a name as an address.
 _LAST_LABEL_IS_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
 
-_INTERNAL: Final = "This address is internal or reserved. Use a public one, or ask the administrator to open its network."
+_INTERNAL: Final = "This address is internal or reserved. Use a public address, or ask the operator to permit its network."
 # bind() fails with these if the address is another machine's.
 _OF_ANOTHER_MACHINE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
@@ -97,10 +96,10 @@ def is_public(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """True if `address` is one of this machine's now, on any interface.
+    """True if `address` is now an address of this machine, on any interface.
 
-    A socket can be bound to the machine's own addresses only. That holds for secondary addresses, for prefixes that are
-    routed to the machine itself, and on every platform. Where binding proves nothing (`ip_nonlocal_bind` on Linux, or no
+    A socket can be bound only to the machine's own addresses, including secondary addresses and prefixes that are
+    routed to the machine itself, on every platform. If binding proves nothing (`ip_nonlocal_bind` on Linux, or no
     free file descriptor), every address counts as the machine's own and is refused.
     """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -116,7 +115,7 @@ def parse_url(text: str) -> URL:
     """Parse a URL, applying rules 1 and 2.
 
     Raises:
-        OutboundRefused: The URL breaks one of them.
+        OutboundRefused: The URL breaks a rule.
     """
     try:
         url = URL(text)
@@ -146,15 +145,15 @@ def host_of(url: URL) -> str:
 
 
 def port_of(url: URL) -> int:
-    """The port; the scheme's default if the URL names none."""
+    """The port; by default the scheme's port."""
     return url.port if url.port is not None else {"http": 80, "https": 443}[url.scheme]
 
 
 class OutboundPolicy:
-    """Applies rule 3, and allows the networks that the deployer has opened.
+    """Applies rule 3, and allows the networks that the operator has permitted.
 
     Args:
-        allowed_networks: Networks that may be reached although they are not public, or are this machine's.
+        allowed_networks: Permitted networks that are internal or this machine's.
         resolve: Replaces the machine's resolver.
         is_own: Replaces :func:`is_own`.
     """
@@ -177,7 +176,7 @@ class OutboundPolicy:
         return is_public(address) and not self._is_own(address)
 
     def check_literal(self, url: URL) -> None:
-        """Refuse a URL whose host is an address that may not be reached. Names are checked when they are resolved.
+        """Refuse a URL whose host is a forbidden address. Names are checked when they are resolved.
 
         Raises:
             OutboundRefused: The address may not be reached.
@@ -219,7 +218,7 @@ def _literal(host: str) -> Address | None:
 
 
 def _resolver() -> Resolve:
-    # A pool of its own: slow name servers must not occupy the threads of the default executor.
+    # Its own pool: slow name servers must not occupy the threads of the default executor.
     pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="resolver")
 
     def look_up(host: str, port: int) -> list[str]:

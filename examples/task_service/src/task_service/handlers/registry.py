@@ -106,7 +106,7 @@ class HandlerRegistry:
             params: The task's parameters, as parsed JSON.
 
         Raises:
-            InputInvalid: Field `handler` if there is no such handler, else fields `params.…`.
+            InputInvalid: Field `handler` for an unknown handler, else fields `params.…`.
         """
         handler = self._handlers.get(name)
         if handler is None:
@@ -119,7 +119,7 @@ class HandlerRegistry:
             raise input_invalid(error, "params") from None
 
     async def check(self, name: str, params: object) -> tuple[Handler[Any], HandlerParams]:
-        """As :meth:`parse`, and refuse parameters that the deployment does not allow now."""
+        """Like :meth:`parse`, and refuse parameters that the deployment does not presently allow."""
         handler, parsed = self.parse(name, params)
         await handler.check(parsed)
         return handler, parsed
@@ -136,7 +136,7 @@ def _schema_of(handler: Handler[Any]) -> dict[str, Any]:
 
 
 def _is_secret(part: object, definitions: Mapping[str, Any], seen: set[str]) -> bool:
-    """Whether a part of a schema is `writeOnly`, or refers to one that is."""
+    """True if a part of a schema is `writeOnly`, or refers to such a part."""
     if isinstance(part, list):
         return any(_is_secret(each, definitions, seen) for each in cast("list[object]", part))
     if not isinstance(part, dict):
@@ -153,7 +153,7 @@ def _is_secret(part: object, definitions: Mapping[str, Any], seen: set[str]) -> 
 
 
 def _refuse_unstorable(params: object) -> None:
-    """Refuse lone surrogates, NaN and the like, which a database does not store as JSON, and what is too long."""
+    """Refuse too long parameters, and values that a database does not store as JSON, such as lone surrogates and NaN."""
     try:
         size = len(json.dumps(params, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError):

@@ -1,26 +1,27 @@
-"""Runs one command for the service within its bounds, and ends everything that the command has started.
+"""Runs a command for the service within bounds, and ends all processes that the command has started.
 
-The handler `command` starts this file as a program of its own::
+The handler `command` starts this file as a program::
 
     python -I -S supervisor.py FOLDER UNTIL PROGRAM [ARGUMENT …]
 
-PROGRAM is a path, or a name that is looked up in `PATH`. UNTIL is when the worker's lease of the run is over, in seconds of CLOCK_BOOTTIME (:func:`time.monotonic` where there is
-none), or `inf`. The worker holds the other end of standard input and writes a new UNTIL, eight bytes, whenever it has renewed
-the lease. The supervisor ends the command when
+PROGRAM is a path, or a name to look up in `PATH`. UNTIL is the end of the worker's lease of the run, in seconds of
+CLOCK_BOOTTIME (elsewhere :func:`time.monotonic`), or `inf`. The worker writes a new UNTIL, eight bytes, to standard input
+whenever it has renewed the lease. The supervisor ends the command when
 
 - standard input is closed: by the worker for a timeout or a cancellation, by the kernel if the worker dies, even by SIGKILL,
 - UNTIL has passed: the worker is frozen (SIGSTOP), its event loop is blocked, or it lost the database, and another
   worker is about to execute the run.
 
-It sends SIGTERM to the command's process group, and three seconds later SIGKILL. When the command has ended, this program kills
-what it left behind, removes FOLDER and exits with the command's exit status: 128 + N for signal N, 126 for a program that
-could not be started. If UNTIL had passed, it ends by the signal :data:`LEASE_OVER` instead.
+It sends SIGTERM to the command's process group, and three seconds later SIGKILL. After the command has ended, this program
+kills remaining processes, removes FOLDER and exits with the command's exit status: 128 + N for signal N, 126 for a program
+that could not be started. If UNTIL had passed, it ends by the signal :data:`LEASE_OVER` instead.
 
-Linux gives an orphan (double fork, `setsid`) to its nearest ancestor that is a *subreaper*. Two processes are: the supervisor, and
-a *guard* that started it. If a command kills or stops one of them, the other kills all descendants. A command that stops or
-kills both in the same instant escapes, and so does what leaves the process group on another system than Linux.
+Linux gives an orphan (double fork, `setsid`) to its nearest ancestor that is a *subreaper*. Two processes are subreapers: the
+supervisor, and a *guard* that started it. If a command kills or stops one of them, the other kills all descendants. A command
+that stops or kills both at the same moment escapes, and so does a process that leaves the process group on another system
+than Linux.
 
-It starts for every command and so imports little: not even `typing`.
+This program starts for every command and so imports little: not even `typing`.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from contextlib import suppress
 from pathlib import Path
 
 GRACE_SECONDS = 3.0
-"""How long a command may take to end after SIGTERM."""
+"""The time that a command may take to end after SIGTERM."""
 MAX_MEMORY_BYTES = 1 << 30
-"""How much data each process of a command may have. All of them together are bounded by the unit or the container."""
+"""The maximum memory for data of each process of a command. The unit or the container bounds all of them together."""
 CANNOT_START = 126
 LEASE_OVER = signal.SIGALRM
-"""The signal by which this program ends if the lease was over. Any exit status could be the command's own."""
+"""The signal by which this program ends if the lease was over, since any exit status could be the command's own."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
-# How often it looks at the clock, since select() does not count the time in which the machine sleeps, and for its guard.
+# The time between checks of the clock, since select() does not count the time in which the machine sleeps, and of the guard.
 _CLOCK_SECONDS = 1.0
 
 
@@ -71,14 +72,14 @@ def main(folder: str, until: float, argv: list[str]) -> int:
 
 
 def _limit() -> None:
-    """Bound this process and its descendants for good."""
+    """Bound this process and its descendants permanently."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if most == resource.RLIM_INFINITY or most > MAX_MEMORY_BYTES:
         resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     # Neither `sudo` nor another set-user-id program: the supervisor could not end it.
     _prctl(_PR_SET_NO_NEW_PRIVS)
     with suppress(OSError):
-        # If memory runs out, the kernel ends the command and not the service.
+        # If memory runs out, the kernel ends the command, not the service.
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
@@ -88,7 +89,7 @@ def _prctl(option: int) -> None:
 
 
 def _supervise(guard: int, until: float, argv: list[str]) -> int:
-    """Run the command, and end it when it must. Its exit status, or -LEASE_OVER."""
+    """Run the command, end it when it must, and return its exit status, or -LEASE_OVER."""
     child_ended = _pipe_of_ended_children()
     try:
         # Kept until the end: a Popen without references reaps its process.
@@ -98,9 +99,9 @@ def _supervise(guard: int, until: float, argv: list[str]) -> int:
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
         return CANNOT_START
-    # Without a thread: an interpreter that exits while it has another thread can crash, and its exit status is the command's.
+    # Without a thread: an interpreter with another thread can crash at its exit, and lose the command's exit status.
     inputs, is_closed, is_lease_over, kill_at = [0, child_ended], False, False, None
-    # One child at a time: orphans that end faster than they are reaped must not keep this from reading the clock.
+    # One child at a time, so that many ending orphans do not delay reading the clock.
     while (ended := os.waitpid(-1, os.WNOHANG))[0] != command.pid:
         now = _now()
         if kill_at is None and (now >= until or is_closed or os.getppid() != guard):
@@ -129,13 +130,13 @@ def _pipe_of_ended_children() -> int:
     ended, end = os.pipe()
     os.set_blocking(end, False)
     signal.set_wakeup_fd(end, warn_on_full_buffer=False)
-    # The number is written only for a signal with a handler.
+    # The number is written only for signals with a handler.
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     return ended
 
 
 def _wait_for(child: int) -> int:
-    """The exit code of a child, -N for signal N. One that is stopped is killed, since it ends nothing in time."""
+    """The exit code of a child, -N for signal N. A stopped child is killed, since it ends nothing in time."""
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)
         if pid != child:
@@ -151,7 +152,7 @@ def exit_status(code: int) -> int:
 
 
 def _now() -> float:  # pragma: no cover - each system executes one of the two
-    # As the service's own clock does.
+    # Like the service's own clock.
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()  # noqa: TID251 - a program has no injected clock

@@ -1,6 +1,6 @@
-"""One run while this process executes it: its handler works, its log and progress are saved, its outcome is written.
+"""The execution of one run in this process: calls its handler, saves log and progress, and writes the outcome.
 
-An execution waits for the first of three: the handler's end, the run's timeout, or a reason to stop from the runner's
+An execution ends at the handler's end, at the run's timeout, or for a reason to stop from the runner's
 loops. Then it writes the outcome, and retries while the database does not answer.
 """
 
@@ -35,18 +35,18 @@ from .worker_runs import AcquiredRun, Outcome, WorkerRuns
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 5.0
-"""How long a handler may take to stop after it was cancelled."""
+"""The time that a cancelled handler may take to stop."""
 MAX_BACKOFF_SECONDS: Final = 5.0
 
 _LOG_PAUSE: Final = 0.1
-# Each save of a flood replaces all of the end that is kept.
+# Each save of a flood replaces the whole kept end.
 _OVERFLOW_PAUSE: Final = 2.0
 _PROGRESS_PAUSE: Final = 1.0
 _MAX_ERROR: Final = 500
 
 
 class StopReason(Enum):
-    """Why a run is stopped from outside; the value is for the log."""
+    """The reason to stop a run; the value is for the log."""
 
     CANCELLED = "it was cancelled"
     LEASE_LOST = "its lease could not be renewed, or another worker holds it"
@@ -54,7 +54,7 @@ class StopReason(Enum):
 
 
 class HandlerError(Exception):
-    """The traceback of a handler, without the secrets that were in it."""
+    """The traceback of a handler, without secrets."""
 
 
 class Execution:
@@ -62,14 +62,14 @@ class Execution:
 
     Args:
         run: The run.
-        worker_runs: Where its log, progress and outcome are written.
+        worker_runs: Writes its log, progress and outcome.
         parameters: Opens the parameters of the run.
         clock: The clock of the run.
         events: Notified when the run has more log or progress.
-        lease: Until when this process may act on the run.
+        lease: The time until which this process may act on the run.
 
     Attributes:
-        outcome: How the run ended, once that is written.
+        outcome: The outcome of the run, after it is written.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Execution:
             await background.end(*saving)
 
     async def _work(self) -> Outcome | StopReason:
-        """Let the handler work, and return how it ended or why it was stopped."""
+        """Let the handler work, and return the outcome, or the reason to stop."""
         run = self.run
         work = asyncio.create_task(self._handle())
         try:
@@ -144,10 +144,10 @@ class Execution:
         if run.attempt > 1:
             self._log.write(
                 "system",
-                f"Attempt {run.attempt}: the worker stopped in the middle of the one before.\n",
+                f"Attempt {run.attempt}: the worker of the previous attempt stopped.\n",
             )
         try:
-            # Again, because the deployment and the administrator's list may have changed since.
+            # Validated again, because the deployment and the administrator's list may have changed.
             work = await self._parameters.prepare(run.task_id, run.handler, run.params)
         except InputInvalid as refusal:
             return HandlerResult(error=refusal.detail)
@@ -174,7 +174,7 @@ class Execution:
             trace = "".join(format_exception(error))
             if output.mask(trace) == trace:
                 raise
-            # Its message, or that of a library that it calls, would be logged.
+            # The message of the handler, or of a library, would be logged.
             raise HandlerError(output.mask(trace)) from None
         finally:
             output.flush()
@@ -183,7 +183,7 @@ class Execution:
         return result
 
     async def _save_log(self) -> None:
-        """Save what the handler prints within a tenth of a second; the last batch is written with the outcome."""
+        """Save the handler's output within a tenth of a second; the last batch is written with the outcome."""
         log = self._log
         pause = _LOG_PAUSE
         while True:
@@ -211,7 +211,7 @@ class Execution:
             self._has_progressed.set()
 
     async def _save_progress(self) -> None:
-        """Save the handler's latest report, at most once a second: it may report as often as it likes."""
+        """Save the handler's latest report, at most once a second."""
         while True:
             await self._has_progressed.wait()
             self._has_progressed.clear()
@@ -225,7 +225,7 @@ class Execution:
             await asyncio.sleep(_PROGRESS_PAUSE)
 
     async def _settle(self, end: Outcome | StopReason) -> None:
-        """Write the outcome, for as long as it takes. A run whose lease is lost is not this worker's to write about."""
+        """Write the outcome, and retry on errors. If the lease is lost, this worker must not write."""
         if end is StopReason.LEASE_LOST:
             _log.warning("stopped the run %s: %s", self.run.run_id, end.value)
             return
@@ -253,7 +253,7 @@ class Execution:
 
 
 def _outcome_of(run: AcquiredRun, work: asyncio.Task[HandlerResult]) -> Outcome | StopReason:
-    """How a handler that has stopped working ended its run."""
+    """The outcome of a run whose handler has stopped."""
     if work.cancelled():
         return Outcome(RunState.FAILED, error="The handler cancelled itself.")
     error = work.exception()
@@ -266,7 +266,7 @@ def _outcome_of(run: AcquiredRun, work: asyncio.Task[HandlerResult]) -> Outcome 
         case LeaseLost():
             return StopReason.LEASE_LOST
         case StoreUnavailable():
-            # The settings could not be read, so nothing was begun.
+            # The settings could not be read, so the work has not begun.
             return StopReason.RELEASED
         case _:
             _log.error("the handler %s failed the run %s", run.handler, run.run_id, exc_info=error)

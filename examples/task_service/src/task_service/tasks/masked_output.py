@@ -1,4 +1,4 @@
-"""Keeps the secrets of a run out of its log: servers and programs often repeat what they are sent."""
+"""Keeps the secrets of a run out of its log: servers and programs often repeat their input."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Final
 from task_service.handlers import LogSink, Stream
 
 MIN_LENGTH: Final = 8
-"""Shorter words are not masked: half of the output would be."""
+"""Shorter words are not masked, since they would mask half of the output."""
 _SHOWN: Final = "***"
 
 
 class MaskedOutput:
-    """A sink that replaces the words of secrets. A word that is not complete yet is held back.
+    """A sink that replaces the words of secrets. An incomplete word is held back.
 
     Args:
         sink: Gets the output.
-        secrets: Texts, whose words of :data:`MIN_LENGTH` characters or more are replaced: of `Bearer abc…` the second one.
+        secrets: Texts whose words of :data:`MIN_LENGTH` characters or more are replaced, such as the second of `Bearer abc…`.
     """
 
     def __init__(self, sink: LogSink, secrets: Iterable[str]) -> None:
         words = {word for text in secrets for word in text.split() if len(word) >= MIN_LENGTH}
-        # The longest first, since one may be a part of another.
+        # The longest first, since a word may be a part of another.
         ordered = sorted(words, key=len, reverse=True)
         self._sink = sink
         self._words = re.compile("|".join(map(re.escape, ordered))) if ordered else None
@@ -32,16 +32,16 @@ class MaskedOutput:
 
     @property
     def full(self) -> bool:
-        """As :attr:`LogSink.full`."""
+        """See :attr:`LogSink.full`."""
         return self._sink.full
 
     def write(self, stream: Stream, text: str) -> None:
-        """As :meth:`LogSink.write`."""
+        """See :meth:`LogSink.write`."""
         if self._words is None:
             self._sink.write(stream, text)
             return
         text = self.mask(self._held.pop(stream, "") + text)
-        # The end of the text, if it has no space and could be the beginning of a secret by its length.
+        # The end of the text, if it has no space and is short enough to be the beginning of a secret.
         start = max(len(text) - self._most_held, _start_of_last_word(text))
         if start < len(text):
             self._held[stream] = text[start:]
@@ -49,7 +49,7 @@ class MaskedOutput:
             self._sink.write(stream, text[:start])
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write the text that was held back."""
         for stream, text in self._held.items():
             self._sink.write(stream, text)
         self._held.clear()
@@ -60,7 +60,7 @@ class MaskedOutput:
 
 
 def _start_of_last_word(text: str) -> int:
-    """Where the last word of a text begins; its end if it ends with a space."""
+    """The position of the last word of a text; the text's end if it ends with a space."""
     if not text or text[-1].isspace():
         return len(text)
     return len(text) - len(text.rsplit(maxsplit=1)[-1])

@@ -1,4 +1,4 @@
-"""Tasks, runs and log lines as the API accepts and shows them (times are RFC 3339 in UTC)."""
+"""The API's tasks, runs and log lines (times are RFC 3339 in UTC)."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +23,7 @@ _Name = Annotated[
     ),
 ]
 OwnerId = Annotated[str, Field(max_length=32, pattern="^[0-9A-Za-z_]+$")]
-# What the service reads of any JSON object.
+# The limits of any JSON object that the service reads.
 _Params = Annotated[
     dict[str, Any],
     Field(json_schema_extra={"maxProperties": 200, "propertyNames": {"maxLength": 200}}),
@@ -32,7 +32,7 @@ _Timeout = Annotated[int, Field(ge=1, le=MAX_TIMEOUT_SECONDS)]
 
 
 class RunState(StrEnum):
-    """queued → running → one of the others, which are final. A running run whose worker died is queued again."""
+    """queued → running → one of the final states. A running run whose worker died is queued again."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -57,10 +57,10 @@ class _Output(BaseModel):
 
 
 class RunPriority(StrEnum):
-    """Which of an owner's own runs is started first; of the same priority, the oldest.
+    """The order of an owner's own runs; of the same priority, the oldest starts first.
 
     Owners take turns, so `low`, `normal` and `high` change nothing for other owners. An `urgent` run, which requires a
-    permission, goes before other owners' runs. None changes how many runs of one owner are running at once.
+    permission, goes before other owners' runs. Priorities do not change the number of an owner's concurrent runs.
     """
 
     LOW = "low"
@@ -70,7 +70,7 @@ class RunPriority(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The sort key: the lower, the sooner."""
+        """The sort key: lower means sooner."""
         return {
             RunPriority.LOW: 10,
             RunPriority.NORMAL: 0,
@@ -80,7 +80,7 @@ class RunPriority(StrEnum):
 
 
 class RequestedWith(_Output):
-    """The credential with which a run was requested: of an API key its public id, and its name of that time."""
+    """The credential that requested a run: an API key has its public id, and its name at that time."""
 
     kind: str
     key_id: str | None
@@ -88,7 +88,7 @@ class RequestedWith(_Output):
 
 
 class RequestedBy(_Output):
-    """The user who requested a run, with the name of that time."""
+    """The user who requested a run, with the name at that time."""
 
     user_id: str
     username: str
@@ -96,17 +96,17 @@ class RequestedBy(_Output):
 
 
 class Run(_Output):
-    """One run of a task.
+    """A run of a task.
 
     Attributes:
-        number: 1 for the first run of its task, 2 for the second and so on. No number is used again. Runs from before the
-            service numbered them have none.
-        attempt: How many workers have started it; more than 1 only after one died.
+        number: 1 for the first run of its task, 2 for the second and so on. No number is used again. Runs of older versions
+            of the service have no number.
+        attempt: The number of workers that have started the run; more than 1 only after a worker died.
         started_at: The start of the present attempt.
         exit_code: The handler's exit code; None if it has none.
-        error: One line with the reason why the run did not succeed.
-        log_missing_bytes: The size of the middle of the output, which is not kept; the first and the last 2 MiB are.
-        log_missing_lines: The lines in that.
+        error: One line with the reason of the failure.
+        log_missing_bytes: The size of the missing middle of the output; the first and the last 2 MiB are kept.
+        log_missing_lines: The number of missing lines.
     """
 
     id: str
@@ -125,7 +125,7 @@ class Run(_Output):
 
 
 class RunDetails(Run):
-    """A run with what it executes: its task's handler and parameters of that time, or those that it was started again with.
+    """A run with its handler and parameters: those of its task at that time, or those of the rerun.
 
     In `params`, `{"secret": true}` stands for each secret.
     """
@@ -135,7 +135,7 @@ class RunDetails(Run):
 
 
 class Task(_Output):
-    """A task with its latest run; its newest runs, newest first, if a list is asked for them.
+    """A task with its latest run. In a list with `recent_runs`, it has its newest runs, newest first.
 
     In `params`, `{"secret": true}` stands for each secret.
     """
@@ -163,13 +163,13 @@ class ListedRun(Run):
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs to list; None means any.
+    """The runs to list; None means any.
 
     Attributes:
-        states: In one of these states now.
-        owner: Of the user or service account with this name.
-        task_id: Of this task.
-        key_id: Requested with this API key.
+        states: Runs in one of these states.
+        owner: Runs of the user or service account with this name.
+        task_id: Runs of this task.
+        key_id: Runs requested with this API key.
         since: Requested at this moment or later.
         until: Requested before this moment.
     """
@@ -192,14 +192,14 @@ class TaskSort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskQuery:
-    """Which tasks to list; None means any.
+    """The tasks to list; None means any.
 
     Attributes:
         ids: Tasks with these ids.
         search: A part of the name, or a whole id.
         state: Tasks whose latest run is in this state.
         owner: Tasks of the user with this name.
-        sort: In which order.
+        sort: The order.
     """
 
     ids: tuple[str, ...] | None = None
@@ -216,7 +216,7 @@ class LogLine(_Output):
     """A piece of a run's log. The log is the concatenation of all texts; they include line ends.
 
     Attributes:
-        seq: Its number, beginning with 1. Where a number is missing, output is not kept.
+        seq: Its number, beginning with 1. A missing number means output that is not kept.
     """
 
     seq: int
@@ -249,7 +249,7 @@ class RunOptions(_Input):
 class RerunOptions(RunOptions):
     """The body of `POST /api/runs/{runId}/rerun`; optional.
 
-    Without `params` the new run has those of the earlier one. Secrets stay as in a change of a task.
+    Without `params` the new run has those of the earlier run. Secrets stay as in a change of a task.
     """
 
     params: _Params | None = None
@@ -257,7 +257,7 @@ class RerunOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True)
 class AcceptedWork:
-    """A handler with parameters that it has accepted; see `TaskParameters.accept`."""
+    """A handler with accepted parameters; see `TaskParameters.accept`."""
 
     handler: str
     params: dict[str, Any]
@@ -266,7 +266,7 @@ class AcceptedWork:
 class NewTask(_Input):
     """The body of `POST /api/tasks`. `params` are validated by the handler's own model.
 
-    `owner_id` makes the task of another user or of a service account, which requires `tasks:manage_all`.
+    `owner_id` gives the task to another user or a service account, which requires `tasks:manage_all`.
     """
 
     model_config = ConfigDict(
@@ -285,10 +285,10 @@ class NewTask(_Input):
 
 
 class TaskChanges(_Input):
-    """The body of `PATCH /api/tasks/{taskId}`: only the members that are present are changed (RFC 7396).
+    """The body of `PATCH /api/tasks/{taskId}`: only present members are changed (RFC 7396).
 
-    A `timeout_seconds` of null removes the task's own timeout. A new `handler` needs new `params`. A secret stays if `params` leave
-    its field out or have `{"secret": true}` there; to keep it with other parameters than before, the caller must have entered it. A
+    A `timeout_seconds` of null removes the task's own timeout. A new `handler` needs new `params`. A secret stays if `params`
+    leave its field out or have `{"secret": true}` there; with changed parameters, only for the user who entered the secret. A
     new `owner_id` hands the task over with its runs, which requires `tasks:manage_all`.
     """
 

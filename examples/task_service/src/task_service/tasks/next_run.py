@@ -1,15 +1,15 @@
-"""Which run is next: owners take turns, however many runs each of them has queued.
+"""The choice of the next run: owners take turns, whatever their numbers of queued runs.
 
-Of the owners who have a queued run and may run more, the one whose latest turn is the longest ago is next, with that owner's
-own first run (by priority, then by age). So between two turns of an owner each other owner has one at most, and priorities
-reorder only their owner's runs. Urgent runs (a permission) go before all others.
+Among the owners who have a queued run and may run more, the next owner is the one with the oldest latest turn, with that
+owner's own first run (by priority, then by age). So between two turns of an owner each other owner has at most one turn, and
+priorities reorder only their owner's runs. Urgent runs (a permission) go before all others.
 
-One statement, :data:`NEXT_RUNS`, finds it among the rows of all runs. It reads a few entries of indexes for each owner who
-waits, however many runs they have. :func:`note_turns` numbers the turns: clocks differ, and are set.
+One statement, :data:`NEXT_RUNS`, finds this run among all runs. It reads a few entries of indexes for each waiting owner,
+whatever the number of runs. :func:`note_turns` numbers the turns, because clocks differ, and are set.
 
-A run acts for its owner later than its request, so the statement looks again at the owner and at the key that requested the
-run. Their rows are beside the run, so this needs no pepper, which a worker does not have. Revoking a key leaves what it has
-started. A leak, or the request of its owner, ends that as well: :data:`REQUESTED_WITH`.
+A run acts for its owner later than its request, so the statement checks the owner and the key again. Their rows are in the
+same database, so a worker needs no pepper. After a revocation the key's runs continue. A leak, or the owner's request, also
+ends the runs: :data:`REQUESTED_WITH`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ KEY_EXPIRED: Final = "The API key that requested the run expired before it start
 KEY_LEAKED: Final = "The API key that requested the run was found in public."
 """The error of a run that ends because of that."""
 
-# Two workers that look at the same moment would both count an owner's runs without the other's. The lock ends with the
-# transaction, and that of a worker which is frozen in the middle of it after some seconds.
+# Without it, two workers at the same moment would not count each other's runs of an owner. The lock ends with the
+# transaction; a frozen worker loses it after some seconds.
 _ONE_WORKER_AT_A_TIME: Final = text(
     "SELECT pg_advisory_xact_lock(827573785), set_config('idle_in_transaction_session_timeout', '5s', true)"
 )
@@ -64,7 +64,7 @@ async def lock_acquiring(connection: AsyncConnection) -> None:
     """Let no other worker look for the next run until this transaction ends.
 
     Args:
-        connection: In a write transaction, which is alone on SQLite anyway.
+        connection: The connection, in a write transaction. On SQLite this is always the only one.
     """
     if connection.dialect.name == "postgresql":
         await connection.execute(_ONE_WORKER_AT_A_TIME)
@@ -75,12 +75,12 @@ REQUESTED_WITH: Final = runs.c.requested_by[("credential", "key_id")].as_string(
 
 
 def refused_with(row: Row[*tuple[Any, ...]]) -> ColumnElement[bool]:
-    """The queued runs that are refused for the same reason as this row of :data:`NEXT_RUNS`."""
+    """The queued runs refused for the same reason as this row of :data:`NEXT_RUNS`."""
     queued = and_(runs.c.owner_id == row.owner_id, runs.c.state == RunState.QUEUED)
     return queued if row.refusal == OWNER_DISABLED else and_(queued, row.key_id == REQUESTED_WITH)
 
 
-# How many owners may be passed over because their first run is just being cancelled.
+# The most owners that may be skipped because their first run is being cancelled.
 _PASSED_OVER: Final = 10
 _QUEUED: Final = runs.alias("queued").c
 _RUNNING: Final = runs.alias("running").c
@@ -98,14 +98,14 @@ async def note_turns(connection: AsyncConnection, owner_ids: Sequence[str]) -> N
     """Put the owners of started runs behind all others.
 
     Args:
-        connection: In the transaction of :func:`lock_acquiring`.
-        owner_ids: One for each run, in the order of :data:`NEXT_RUNS`.
+        connection: The connection, in the transaction of :func:`lock_acquiring`.
+        owner_ids: The owner of each run, in the order of :data:`NEXT_RUNS`.
     """
     await connection.execute(_NOTE_TURN, [{"owner_id": owner_id} for owner_id in owner_ids])
 
 
 def _owners() -> CTE:
-    """The owners who have a queued run, found from one to the next by the index; the last row is NULL."""
+    """The owners with a queued run, each found from the one before by the index; the last row is NULL."""
     is_queued = _QUEUED.state == RunState.QUEUED.value
     first = select(func.min(_QUEUED.owner_id).label("id")).where(is_queued)
     owners = first.cte("owners", recursive=True)
@@ -122,7 +122,7 @@ def _own_first(owner_id: ColumnElement[str], column: Column[Any]) -> ScalarSelec
 
 
 def _first_runs() -> Subquery:
-    """The first run of each of the next owners, its place among that owner's runs, and how many may be started."""
+    """The first run of each of the next owners, its place among that owner's runs, and the number of runs that may start."""
     owners = _owners()
     running = (
         select(func.count(_RUNNING.id))
@@ -175,7 +175,7 @@ def _next_runs() -> Select[*tuple[Any, ...]]:
         .where(runs.c.state == RunState.QUEUED.value)
         .order_by(_lane(runs.c.rank), queue.c.place, queue.c.turn, runs.c.created_at, runs.c.id)
         .limit(_ROOM)
-        # One that is just being cancelled is passed over, so that neither waits for the other.
+        # A run that is being cancelled is skipped, so that neither side waits for the other.
         .with_for_update(of=runs, skip_locked=True)
     )
 
@@ -185,9 +185,9 @@ def _lane(rank: ColumnElement[int]) -> ColumnElement[int]:
 
 
 def _refusal() -> ColumnElement[str | None]:
-    """Why the run must not start; NULL if it may."""
+    """The reason to refuse the run; NULL if it may start."""
     enabled = exists().where(users.c.id == runs.c.owner_id, users.c.disabled_at.is_(None))
-    # A key without a row was removed from the table, which says as much.
+    # A key without a row was deleted, which counts like a revocation.
     valid = exists().where(api_keys.c.id == REQUESTED_WITH, api_keys.c.revoked_at.is_(None))
     expired = exists().where(
         api_keys.c.id == REQUESTED_WITH, api_keys.c.expires_at <= bindparam("now", type_=BigInteger)
@@ -202,9 +202,9 @@ def _refusal() -> ColumnElement[str | None]:
 
 
 NEXT_RUNS: Final = _next_runs()
-"""Locks the next runs, first one of each owner, then a second, and selects them with their `key_id` and the `refusal`, an error if
-one must not start.
+"""Locks the next runs, first one of each owner, then a second, and selects them with their `key_id` and the `refusal`, an error
+if the run must not start.
 
-Parameters: `room`, how many runs at most, `limit`, how many runs of one owner may be running at once, and `now`, in
+Parameters: `room`, the maximum number of runs, `limit`, the maximum number of an owner's concurrent runs, and `now`, in
 microseconds since 1970.
 """

@@ -1,9 +1,8 @@
-"""Notifications: workers learn that a run is queued, and readers of a log that there is more of it.
+"""Notifications of queued runs for workers, and of new log lines for readers.
 
-A notification is a hint. The row of the run is the truth, and every worker and reader also looks at it about once a second:
-a notification that arrives twice finds nothing to do, and one that is lost costs that second. It says *that* a run is
-queued; the worker that receives it acquires whichever run is next (:mod:`.next_run`), so the order of notifications
-decides nothing.
+A notification is a hint. The row of the run is the truth, and every worker and reader also reads it about once a second:
+a repeated notification has no effect, and a lost notification costs a second. The worker that receives a notification
+acquires the next run (:mod:`.next_run`), which may be another run, so the order of notifications does not matter.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class LocalEvents:
     """The events of this process; its runner, repositories and readers share one instance.
 
     Attributes:
-        runner_wake: Set when the runner has something to look at.
+        runner_wake: Set when the runner should look for runs.
     """
 
     def __init__(self) -> None:
@@ -25,7 +24,7 @@ class LocalEvents:
         self._subscribers: dict[str, set[asyncio.Event]] = {}
 
     def run_changed(self, run_id: str) -> None:
-        """The run has more log, or another state."""
+        """Report that the run has more log, or another state."""
         for event in self._subscribers.get(run_id, ()):
             event.set()
 

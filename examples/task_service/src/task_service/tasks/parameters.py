@@ -1,16 +1,16 @@
-"""Which parameters a task or a run may have, and the secrets among them.
+"""The parameters of tasks and runs: their validation, and the secrets among them.
 
-A handler says which of its fields are secret. Such a field is *sealed* when it is stored, *opened* just before the handler runs,
-and *masked* wherever it is shown. What is stored in its place names the key, the user who entered it, and the ciphertext::
+A handler declares its secret fields. Such a field is *sealed* before it is stored, *opened* just before the handler runs,
+and *masked* in every answer. The sealed field has the key's id, the user who entered the secret, and the ciphertext::
 
     {"sealed": {"key": "2026-11-21-5f0c", "by": "usr_…", "text": "<base64url>"}}
 
-The cipher is AES-SIV (RFC 5297). The task, the field and the user are its associated data, so a sealed field cannot be opened in
-another place. A random nonce keeps equal secrets apart. Its reuse is harmless, so a field that is sealed again with another key
-keeps it: the copies of one secret, in a task and in its runs, stay equal.
+The cipher is AES-SIV (RFC 5297). The task, the field and the user are its associated data, so a sealed field cannot be opened
+for another task, field or user. With a random nonce, equal secrets have different ciphertexts. Reuse of a nonce is harmless, so
+a field sealed again with another key keeps its nonce: the copies of a secret in a task and its runs stay equal.
 
-A secret stays with the other parameters that its user entered it for: another user who changes those enters it again. Otherwise
-a new owner, or an administrator, could send it to a host of their own.
+Another user who changes the parameters beside a secret must enter the secret again. Otherwise a new owner, or an
+administrator, could send the secret to their own host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from task_service.handlers import Handler, HandlerParams, HandlerRegistry
 from task_service.parameter_keys import ParameterKeys
 
 MASK: Final = {"secret": True}
-"""What is shown of a secret. A client that sends it back keeps the secret."""
+"""The mask of a secret. A client that sends the mask back keeps the secret."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,15 +43,15 @@ _KEY_FORMAT: Final = KeyFormat()
 _KEY_LIKE: Final = re.compile(rf"{_KEY_FORMAT.prefix}_[0-9A-Za-z]{{12}}_[0-9A-Za-z]{{38}}")
 _SEALED: Final = "sealed"
 _NONCE_BYTES: Final = 16
-# Of what was stored in plain text, so that a task and its runs stay equal.
+# For secrets that were stored in plain text, so that a task and its runs stay equal.
 _NO_NONCE: Final = bytes(_NONCE_BYTES)
-# There is nothing to hide in these, and a client sees that the field is not set.
+# Values without a secret, so that a client sees that the field is not set.
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedWork:
-    """A handler with parameters that it accepts now.
+    """A handler with presently accepted parameters.
 
     Attributes:
         secrets: The texts in the secret parameters.
@@ -67,7 +67,7 @@ class TaskParameters:
 
     Args:
         registry: The handlers of this deployment.
-        keys: Seal and open secrets.
+        keys: The keys that seal and open secrets.
 
     Attributes:
         registry: The handlers.
@@ -86,18 +86,18 @@ class TaskParameters:
         *,
         before: Row[Any] | None = None,
     ) -> dict[str, Any]:
-        """Validate parameters, and return them as they are stored.
+        """Validate parameters, and return their stored form.
 
         Args:
-            principal: Who sends them.
+            principal: The sender.
             task_id: The task.
             handler: The name of the task's handler.
-            sent: The parameters; None means those of `before`. A secret that is left out, or is sent as :data:`MASK`, stays.
+            sent: The parameters; None means those of `before`. A missing secret, or one sent as :data:`MASK`, stays.
             before: The row of the task or the run whose secrets stay.
 
         Raises:
-            InputInvalid: There is no such handler, or it does not accept or allow the parameters; or they contain an API key
-                of this service; or there is no secret that could stay, or the principal may not keep it.
+            InputInvalid: The handler is unknown, or does not accept or allow the parameters; or the parameters contain an API
+                key of this service; or there is no secret to keep, or the principal may not keep the secret.
         """
         secret_fields = self.registry.secret_fields(handler)
         if before is not None and before.handler != handler:
@@ -115,7 +115,7 @@ class TaskParameters:
             refused += [
                 (
                     f"params.{name}",
-                    "Another user entered this secret for the parameters as they are. To change them, send it again.",
+                    "Another user entered this secret for the present parameters. To change them, send the secret again.",
                 )
                 for name, value in kept.items()
                 if _user_of(value, before.owner_id) != principal.owner.id
@@ -133,10 +133,10 @@ class TaskParameters:
         return stored
 
     async def prepare(self, task_id: str, handler: str, stored: Mapping[str, Any]) -> OpenedWork:
-        """Open the parameters of a run, and validate them for the deployment as it is now.
+        """Open the parameters of a run, and validate them again.
 
         Raises:
-            InputInvalid: A secret cannot be opened; or the handler does not exist or accept or allow the parameters any more.
+            InputInvalid: A secret cannot be opened; or the handler no longer exists, accepts or allows the parameters.
         """
         params = self._open(task_id, stored)
         secret_fields = self.registry.secret_fields(handler)
@@ -153,7 +153,7 @@ class TaskParameters:
         )
 
     def mask(self, handler: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters as they are shown."""
+        """Parameters with masks in place of secrets."""
         secret_fields = self.registry.secret_fields(handler)
         return {
             name: MASK
@@ -163,10 +163,10 @@ class TaskParameters:
         }
 
     def seal_stored(self, row: Row[Any]) -> dict[str, Any]:
-        """The parameters of a row with its secrets sealed by the current key. What cannot be opened stays.
+        """The parameters of a row with its secrets sealed by the current key. Secrets that cannot be opened stay.
 
         Args:
-            row: Of a task or a run, with `task_id`. Its owner counts as the user who entered what is in plain text.
+            row: The row of a task or a run, with `task_id`. Its owner counts as the user who entered plain-text secrets.
         """
         secret_fields = self.registry.secret_fields(row.handler)
         stored: dict[str, Any] = {**row.params}
@@ -178,18 +178,18 @@ class TaskParameters:
                 try:
                     opened, nonce = self._decrypt(row.task_id, name, value)
                 except InputInvalid:
-                    # It is logged.
+                    # The error is logged.
                     continue
                 stored[name] = self._seal(row.task_id, name, value[_SEALED]["by"], opened, nonce)
         return stored
 
     def lacking(self, stored: Mapping[str, Any]) -> set[str]:
-        """The ids of the keys that sealed parameters and that this process does not have."""
+        """The ids of the keys of sealed parameters that this process does not have."""
         used = {value[_SEALED]["key"] for value in stored.values() if _is_sealed(value)}
         return used - self._keys.values.keys()
 
     def _kept(self, before: Row[Any], sent: Mapping[str, Any]) -> dict[str, Any]:
-        """The secrets of a row that stay when these parameters are sent."""
+        """The secrets of a row that stay with the sent parameters."""
         masked = self.mask(before.handler, before.params)
         return {
             name: before.params[name]
@@ -238,8 +238,8 @@ def changed_secrets(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     """The names of the secrets that were set, replaced or removed.
 
     Args:
-        before: Parameters as they were stored.
-        now: Parameters as they are stored from now on.
+        before: The stored parameters before the change.
+        now: The stored parameters after the change.
     """
     sealed = {
         name for stored in (before, now) for name, value in stored.items() if _is_sealed(value)
@@ -248,7 +248,7 @@ def changed_secrets(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 
 
 def _is_sealed(value: Any) -> bool:
-    """Whether a stored parameter is sealed, or one that is sent has that form."""
+    """True if a stored parameter is sealed, or a sent parameter has this form."""
     match value:
         case {"sealed": {"key": str(), "by": str(), "text": str(), **rest}, **others}:
             return not rest and not others
@@ -257,13 +257,13 @@ def _is_sealed(value: Any) -> bool:
 
 
 def _user_of(value: Any, owner_id: str) -> str:
-    """Who entered a stored secret: the owner, if it is still in plain text."""
+    """The user who entered a stored secret; the owner, if it is still in plain text."""
     user_id: str = value[_SEALED]["by"] if _is_sealed(value) else owner_id
     return user_id
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All texts in a JSON value; names are not among them."""
+    """All texts in a JSON value, except names."""
     parts: Iterable[object] = ()
     if isinstance(value, str):
         yield value

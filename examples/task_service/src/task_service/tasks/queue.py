@@ -1,9 +1,8 @@
 """Notifications for several machines: a queue of procrastinate in the same PostgreSQL database.
 
-A job is added in the transaction that queues its run. A worker fetches one job at a time and acquires the runs whose turn
-it is, as many as it has room for; the jobs of those runs are withdrawn. It keeps the job that it has fetched until it has
-room again, so a worker without room leaves the jobs to others. A periodic task that the workers share deletes the jobs of
-dead workers.
+The transaction that queues a run adds a job. A worker fetches one job at a time and acquires the next runs, as many as it has
+room for; the jobs of those runs are withdrawn. The worker keeps the fetched job until it has room again, and so leaves other
+jobs to other workers. A shared periodic task deletes the jobs of dead workers.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ HEARTBEAT_SECONDS: Final = 5.0
 
 _QUEUE: Final = "runs"
 _TASK: Final = "execute_run"
-# Seconds stand last: every fifteen seconds.
+# Every fifteen seconds; the last field is for seconds.
 _RESCUE: Final = "* * * * * */15"
 _POLL_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 2.0
 _STOP_SECONDS: Final = 3.0
-# The listener needs one beside these; the runs themselves are read and written through the service's own pool.
+# The listener needs one more; runs are read and written through the service's own pool.
 _MAX_CONNECTIONS: Final = 2
 
 _WITHDRAW: Final = text(
@@ -59,7 +58,7 @@ class QueueNotifier:
         """Announce a queued run.
 
         Args:
-            connection: In the transaction that queues the run: both are committed, or neither.
+            connection: The connection, in the transaction that queues the run: both are committed, or neither.
             run_id: The id of the run.
 
         Raises:
@@ -79,7 +78,7 @@ class QueueNotifier:
             raise StoreUnavailable from error
 
     async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
-        """Delete the jobs of runs that are not queued any more, except for those that a worker has fetched."""
+        """Delete the jobs of runs that are no longer queued, except for fetched jobs."""
         await connection.execute(_WITHDRAW, {"run_ids": list(run_ids)})
 
 
@@ -89,14 +88,14 @@ async def listen(
     *,
     stop: asyncio.Event,
 ) -> None:
-    """Be a worker of the queue until `stop` is set; reconnect while the database does not answer.
+    """Handle the queue's notifications until `stop` is set; reconnect while the database does not answer.
 
     Args:
         url: The URL of the service's PostgreSQL database.
-        handle_notification: Called for each job, one job at a time. It returns when this worker has room for the next.
-        stop: Ends it. The call that is under way is cancelled.
+        handle_notification: Called for each job, one job at a time. It returns when this worker has room for the next job.
+        stop: Ends this function, and cancels the current call.
     """
-    # It logs each job twice, and each lost connection with a traceback. This module logs what matters.
+    # Procrastinate logs each job twice, and each lost connection with a traceback. This module logs the important events.
     logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
     _log_failures_in_one_line(asyncio.get_running_loop())
     stopping = asyncio.create_task(stop.wait(), name="stop of the queue")
@@ -137,7 +136,7 @@ async def _work(url: str, handle_notification: Callable[[], Awaitable[None]]) ->
             queues=[_QUEUE],
             concurrency=1,
             fetch_job_polling_interval=_POLL_SECONDS,
-            # The runner goes on with the run without its job.
+            # The runner continues the run without its job.
             shutdown_graceful_timeout=0,
             update_heartbeat_interval=HEARTBEAT_SECONDS,
             stalled_worker_timeout=STALLED_SECONDS,
@@ -162,12 +161,12 @@ def _log_failures_in_one_line(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _delete_stalled_jobs(app: App) -> None:
-    """Delete the jobs of dead workers. Their runs are in their rows, where the others have found them by now."""
+    """Delete the jobs of dead workers. Other workers have already found the runs by their rows."""
     manager = app.job_manager
     for job in await manager.get_stalled_jobs(
         queue=_QUEUE, seconds_since_heartbeat=STALLED_SECONDS
     ):
-        # It fails if another worker has just deleted it.
+        # Deleting fails if another worker has just deleted the job.
         with suppress(ConnectorException):
             await manager.finish_job(job, Status.ABORTED, delete_job=True)
 

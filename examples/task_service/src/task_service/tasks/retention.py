@@ -21,14 +21,14 @@ async def purge(db: Database, days: int, now: datetime) -> int:
 
     Args:
         db: The service's database.
-        days: How long finished runs are kept: the administrator's `run_retention_days`.
-        now: The present.
+        days: The days for which finished runs are kept: the administrator's `run_retention_days`.
+        now: The present time.
 
     Returns:
-        How many runs were deleted.
+        The number of deleted runs.
 
     Raises:
-        StoreUnavailable: The database does not answer. The transactions before are committed.
+        StoreUnavailable: The database does not answer. Earlier transactions are committed.
     """
     async with db.write() as connection:
         await connection.execute(

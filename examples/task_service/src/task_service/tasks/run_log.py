@@ -1,12 +1,12 @@
 """The log of a run: from its handler into the database, and from there, with the run's progress, to readers.
 
-:class:`RunLog` collects what a handler prints, cleaned and in batches. A batch that was handed out stays the same until it is
-acknowledged, and its lines are numbered. So writing a batch again is harmless, as happens when the answer to a commit is lost.
+:class:`RunLog` collects a handler's output, cleaned and in batches. A batch stays the same until it is acknowledged, and its
+lines are numbered. So writing a batch again is harmless, for example after the answer to a commit was lost.
 
-The beginning and the end of the output are kept: what a run was doing, and why it failed. A line that is not kept leaves its
-number unused, so a reader finds the gap by the numbers, and the run has its size.
+The beginning and the end of the output are kept: the run's work, and the reason of a failure. The number of a dropped line
+stays unused, so a reader finds the gap by the numbers, and the run has its size.
 
-:class:`LogReader` follows a log as it grows, and the reports of progress, wherever the run is executed.
+:class:`LogReader` follows a growing log and the reports of progress, wherever the run is executed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .models import LogLine, RunState
 from .notifications import LocalEvents, wait_for_event
 
 HEAD_BYTES: Final = 2 * 1024 * 1024
-"""How much of the beginning of a run's output is kept at most, over all its attempts, in bytes of UTF-8."""
+"""The maximum kept size of the beginning of a run's output, over all its attempts, in bytes of UTF-8."""
 TAIL_BYTES: Final = 2 * 1024 * 1024
-"""How much of the end is kept at least, and :data:`MAX_LINE_BYTES` more at most."""
+"""The minimum kept size of the end; the maximum is :data:`MAX_LINE_BYTES` more."""
 MAX_LINE_BYTES: Final = 16 * 1024
-"""The size of a stored line at most."""
+"""The maximum size of a stored line."""
 MAX_LINES: Final = 5_000
-"""How many lines of each are kept at most, for output that changes its stream with every word."""
+"""The maximum number of kept lines of each, for output that changes its stream with every word."""
 READ_LINES: Final = 500
-"""How many lines :meth:`LogReader.read` returns at most."""
+"""The maximum number of lines that :meth:`LogReader.read` returns."""
 
 _MAX_SEQ: Final = 2**31 - 1
 _MAX_CHARACTERS: Final = MAX_LINE_BYTES // 4
@@ -45,7 +45,7 @@ _MAX_CHARACTERS: Final = MAX_LINE_BYTES // 4
 
 @dataclass(slots=True)
 class KeptLine:
-    """The number of a line, its size in bytes of UTF-8, and how many line ends it has."""
+    """The number of a line, its size in bytes of UTF-8, and its number of line ends."""
 
     seq: int
     size: int
@@ -54,12 +54,12 @@ class KeptLine:
 
 @dataclass(frozen=True, slots=True)
 class SavedLog:
-    """What the database has of a log.
+    """The stored part of a log.
 
     Attributes:
-        lines: In their order.
+        lines: The lines, in their order.
         missing_bytes: The size of the output that is not kept.
-        missing_lines: The line ends in that.
+        missing_lines: The number of its line ends.
     """
 
     lines: tuple[KeptLine, ...] = ()
@@ -72,12 +72,12 @@ _NOTHING: Final = SavedLog()
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Consecutive lines of a log, and which earlier ones they push out.
+    """Consecutive lines of a log, and the earlier lines that they replace.
 
     Attributes:
-        kept_bytes: The size of all that is kept, once the batch is saved.
-        missing_bytes: As :attr:`SavedLog.missing_bytes`, once the batch is saved.
-        missing_lines: As :attr:`SavedLog.missing_lines`, once the batch is saved.
+        kept_bytes: The kept size, after the batch is saved.
+        missing_bytes: See :attr:`SavedLog.missing_bytes`, after the batch is saved.
+        missing_lines: See :attr:`SavedLog.missing_lines`, after the batch is saved.
         delete_after: The number of the last line of the beginning, which stays.
         delete_through: The number of the last line that is deleted.
     """
@@ -102,10 +102,10 @@ class RunLog:
 
     Args:
         clock: For the time of each line.
-        saved: What earlier attempts have left in the database.
+        saved: The log of earlier attempts in the database.
 
     Attributes:
-        written: Set when there is something to save, or the run is over.
+        written: Set when there is output to save, or the run is over.
         closed: Set when the run is over.
     """
 
@@ -127,18 +127,18 @@ class RunLog:
 
     @property
     def full(self) -> bool:
-        """True while more waits to be saved than is kept, so that a handler should pause."""
+        """True while more output is unsaved than will be kept, so that a handler should pause."""
         return self.overflows and self._tail[0].seq in self._unsaved
 
     @property
     def overflows(self) -> bool:
-        """True once some of the output is not kept."""
+        """True if some of the output is not kept."""
         return self._missing_bytes > 0
 
     def write(self, stream: Stream, text: str) -> None:
-        """Take text. What a database cannot hold (NUL, lone surrogates) is replaced."""
+        """Add text. Characters that a database cannot store (NUL, lone surrogates) are replaced."""
         clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
-        # A character has four bytes at most.
+        # A character has at most four bytes.
         for start in range(0, len(clean), _MAX_CHARACTERS):
             self._add(stream, clean[start : start + _MAX_CHARACTERS])
             self._push_out()
@@ -146,12 +146,12 @@ class RunLog:
             self.written.set()
 
     def close(self) -> None:
-        """Declare the run over: nothing more is written."""
+        """Declare the run over: no more output follows."""
         self.closed.set()
         self.written.set()
 
     def next_batch(self) -> LogBatch | None:
-        """The batch to save next; the same again until it is acknowledged, and None if there is nothing to save."""
+        """The next batch to save; the same batch until it is acknowledged, and None if there is no output to save."""
         if self._batch is None and self._unsaved:
             self._batch = LogBatch(
                 lines=tuple(
@@ -169,11 +169,11 @@ class RunLog:
 
     @property
     def has_more(self) -> bool:
-        """True if there is something to save besides the batch that was handed out."""
+        """True if there is output to save besides the current batch."""
         return bool(self._unsaved)
 
     def acknowledge(self) -> None:
-        """Forget the batch that was handed out, once it is saved."""
+        """Forget the saved batch."""
         self._batch = None
         if not self._unsaved and not self.closed.is_set():
             self.written.clear()
@@ -195,7 +195,7 @@ class RunLog:
             self._unsaved[last.seq + 1] = _Unsaved(stream, self._clock.now(), [text])
 
     def _append(self, line: KeptLine) -> None:
-        """To the beginning, until it is full or a number is missing; then to the end."""
+        """Append to the beginning, until it is full or a number is missing; then to the end."""
         if (
             not self._tail
             and line.seq == self._head_seq + 1 <= MAX_LINES
@@ -212,7 +212,7 @@ class RunLog:
         return self._head_bytes + size <= HEAD_BYTES
 
     def _push_out(self) -> None:
-        """Drop the oldest lines of the end, saved or not, as long as enough is kept without them."""
+        """Drop the oldest lines of the end, saved or not, while enough remains without them."""
         while self._tail and (
             self._tail_bytes - self._tail[0].size >= TAIL_BYTES or len(self._tail) > MAX_LINES
         ):
@@ -226,7 +226,7 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing happened for a while; the reader's connection must not look dead."""
+    """Sent after a silence, so that the reader's connection does not look dead."""
 
 
 class LogReader:
@@ -235,9 +235,9 @@ class LogReader:
     Args:
         db: The service's database.
         events: The events of this process, so that its own runs are followed without delay.
-        clock: Its monotonic side measures the heartbeats.
-        poll: How often to look without an event: another process may execute the run.
-        heartbeat: After how long a silence to yield a :class:`Heartbeat`.
+        clock: The clock, whose monotonic side measures the heartbeats.
+        poll: The time between reads without an event: another process may execute the run.
+        heartbeat: The silence after which to yield a :class:`Heartbeat`.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class LogReader:
 
         Args:
             run_id: The id of the run.
-            after_seq: The number of the last line that the client has; 0 for none.
+            after_seq: The number of the client's last line; 0 for none.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -286,17 +286,17 @@ class LogReader:
 
         Args:
             run_id: The id of the run.
-            after_seq: The number of the last line that the client has (`Last-Event-ID`); 0 for none.
+            after_seq: The number of the client's last line (`Last-Event-ID`); 0 for none.
 
         Raises:
-            StoreUnavailable: The database does not answer. The client retries from the last number it has.
+            StoreUnavailable: The database does not answer. The client retries from its last number.
         """
         with self._events.subscribe(run_id) as changed:
             yielded_at = self._clock.monotonic()
             reported: Progress | None = None
             while True:
                 changed.clear()
-                # In this order: once the run is over its log is complete, so nothing is missed.
+                # In this order: after the run is over its log is complete, so no line is missed.
                 is_over, progress = await self._progress_of(run_id)
                 lines = await self.read(run_id, after_seq)
                 for line in lines:
@@ -319,7 +319,7 @@ class LogReader:
                     yield Heartbeat()
 
     async def _progress_of(self, run_id: str) -> tuple[bool, Progress | None]:
-        """Whether the run has ended or is deleted, and its handler's latest report."""
+        """True if the run has ended or is deleted, and its handler's latest report."""
         async with self._db.read() as connection:
             result = await connection.execute(
                 select(runs.c.state, runs.c.progress, runs.c.progress_text).where(

@@ -1,12 +1,12 @@
 """The worker of this process: acquires runs, executes them, and leaves none behind.
 
-Three loops, and one task for each run (:mod:`.execution`):
+It has three loops, and one task for each run (:mod:`.execution`):
 
-- *control* acquires what is queued. A notification wakes it at once, a poll once a second, and with the poll it stops what
-  was cancelled and watches the leases of other workers.
-- *renewal* renews the leases of the runs that are being executed, three times in a lease's length.
-- *fence* stops a run whose lease could not be renewed, well before another worker may reclaim it: a worker that is cut off
-  from the database must not go on.
+- *control* acquires queued runs. A notification wakes it immediately, and a poll once a second. The poll also stops
+  cancelled runs and watches the leases of other workers.
+- *renewal* renews the leases of executing runs, three times in a lease's length.
+- *fence* stops a run whose lease could not be renewed, well before another worker may reclaim it: a worker without the
+  database must not continue.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LEASE: Final = timedelta(seconds=15)
-"""How long other workers wait before they reclaim a dead worker's runs. The same in every process of a deployment."""
+"""The time that other workers wait before they reclaim a dead worker's runs. The same in every process of a deployment."""
 
 
 class Runner:
-    """Executes runs until it is stopped. Several may work on one database, in one process or many.
+    """Executes runs until it is stopped. Several runners may work on one database, in one process or many.
 
     Args:
         db: The service's database.
-        clock: Its monotonic side measures the leases.
+        clock: The clock, whose monotonic side measures the leases.
         parameters: Opens the parameters of runs.
         config: The administrator's live settings.
         events: The events of this process, shared with `Tasks` and `Runs`.
-        concurrency: How many runs are executed at once.
+        concurrency: The number of runs executed at once.
         worker_id: Unique for each start on all machines; random if not given.
         lease: The length of a lease; see :data:`LEASE`.
-        poll: How often to look without a notification.
-        notifier: As :class:`.worker_runs.WorkerRuns`.
+        poll: The time between checks without a notification.
+        notifier: As for :class:`.worker_runs.WorkerRuns`.
         should_acquire: Called once in a poll. While it returns False, other workers acquire the runs.
-        observer: Called with what this process executes.
+        observer: Called with the executed runs.
         tracing: Begins and ends the spans of runs; None makes none.
     """
 
@@ -102,25 +102,25 @@ class Runner:
         self._may_acquire = should_acquire is None
         self._observer = observer
         self._tracing = tracing
-        # Two may be of one run: this worker lost it and acquired it again before the earlier handler has stopped.
+        # A run may have two: this worker lost the run and acquired it again before the earlier handler stopped.
         self._executions: dict[Execution, asyncio.Task[None]] = {}
-        # Set when the control loop has looked for runs, need not look again at once, and there is room for more.
+        # Set when the control loop has looked for runs, and there is room for more.
         self._has_room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
         self._grace = timedelta(0)
 
     def stop(self, grace: timedelta) -> None:
-        """Acquire nothing more, let what runs go on for `grace`, then queue the rest again.
+        """Acquire no more runs, let executing runs continue for `grace`, then queue the rest again.
 
-        :meth:`run` returns when that is done.
+        Then :meth:`run` returns.
         """
         self._grace = grace
         self._stopping.set()
         self._events.runner_wake.set()
 
     async def run(self) -> None:
-        """Work until :meth:`stop` is called. Cancelling it stops everything at once and writes nothing."""
+        """Work until :meth:`stop` is called. Cancellation stops all runs immediately and writes nothing."""
         async with asyncio.TaskGroup() as group:
             loops = [
                 group.create_task(self._run_every(self._lease / 3, self._renew)),
@@ -132,9 +132,9 @@ class Runner:
             await background.end(*loops, grace=1.0)
 
     async def handle_notification(self) -> None:
-        """Look for runs now, and return when this process has room for another one.
+        """Look for runs now, and return when this process has room for another run.
 
-        Until then the caller leaves further notifications to workers with room.
+        Until then the caller leaves further notifications to other workers.
         """
         self._has_room.clear()
         self._events.runner_wake.set()
@@ -151,7 +151,7 @@ class Runner:
                 if self._may_acquire and not self._stopping.is_set():
                     await self._acquire(group)
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps no owner
-                # Without regard to notifications: there may be many, and the database needs the rest.
+                # Even if notifications arrive: there may be many, and the database needs the pause.
                 backoff = min(MAX_BACKOFF_SECONDS, max(self._poll, 2 * backoff))
                 log_failure("the runner cannot look for runs; it will retry", error)
                 await wait_for_event(self._stopping, backoff)
@@ -160,7 +160,7 @@ class Runner:
                 await wait_for_event(self._events.runner_wake, self._poll)
 
     async def _run_every(self, pause: float, do: Callable[[], Awaitable[None]]) -> None:
-        # Cancelling ends it as a rule, but a driver that loses its connection at that moment may swallow that.
+        # Cancellation usually ends the loop, but a driver that loses its connection at that moment may swallow it.
         while not self._over.is_set():
             try:
                 await do()
@@ -174,7 +174,7 @@ class Runner:
         executions = list(self._executions)
         if not executions:
             return
-        # From before the statement: no other worker can have observed the renewed lease earlier.
+        # Before the statement, since no other worker can observe the renewed lease earlier.
         began = self._clock.monotonic()
         held = await self._worker_runs.renew([each.run for each in executions])
         for each in executions:
@@ -192,7 +192,7 @@ class Runner:
     async def _look_at_leases(self) -> None:
         """Once in a poll, even if many notifications arrive.
 
-        Ask whether other workers acquire the runs, stop what was cancelled, reclaim dead workers' runs.
+        Check whether other workers acquire the runs, stop cancelled runs, reclaim dead workers' runs.
         """
         now = self._clock.monotonic()
         if self._looked_at is not None and now - self._looked_at < self._poll:
@@ -213,7 +213,7 @@ class Runner:
             await self._worker_runs.reclaim(expired)
 
     async def _acquire(self, group: asyncio.TaskGroup) -> None:
-        """Acquire as many runs as there is room for. The rest is found when it is announced, a run ends, or the poll is due."""
+        """Acquire as many runs as there is room for. Notifications, ends of runs and the poll find the rest."""
         if room := self._concurrency - len(self._executions):
             began = self._clock.monotonic()
             for run in await self._worker_runs.acquire(room):
@@ -237,7 +237,7 @@ class Runner:
             span = self._tracing.begin_run(
                 run.request, run_id=run.run_id, attempt=run.attempt, handler=run.handler
             )
-        # Of this task alone, as is what the handler logs.
+        # Only in this task, like the handler's log lines.
         current_request.set(run.request)
         began = self._clock.monotonic()
         if self._observer is not None:
@@ -259,7 +259,7 @@ class Runner:
         await self._wait_for_executions(self._grace.total_seconds())
         for each in self._executions:
             each.stop(StopReason.RELEASED)
-        # Time to stop, and a last chance for the database.
+        # The handlers get time to stop, and the database a last chance.
         await self._wait_for_executions(2 * STOP_SECONDS)
         for task in self._executions.values():
             task.cancel()

@@ -1,4 +1,4 @@
-"""What an owner does with runs: request, read and cancel them; and the cancelling of many at once."""
+"""Owners' operations on runs: request, read and cancel; and the cancellation of many runs at once."""
 
 from __future__ import annotations
 
@@ -57,31 +57,31 @@ CANCEL_ALL = "runs:cancel_all"
 WRITE = "tasks:write"
 """The permission to choose the parameters of one's own tasks."""
 PRIORITIZE = "runs:prioritize"
-"""The permission to queue urgent runs, which go before other owners'."""
+"""The permission to queue urgent runs, which go before other owners' runs."""
 
 RUN_COLUMNS: Final = tuple(runs.c[name] for name in Run.model_fields)
 """What :func:`as_run` reads."""
 MAX_QUEUED_PER_USER: Final = 1000
 IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
-"""How long an `Idempotency-Key` is remembered."""
+"""The time for which an `Idempotency-Key` is remembered."""
 
 TASK: Final = "task:"
-"""What begins the name of a task among the resources of a key."""
+"""The prefix of a task among the resources of a key."""
 _NEWEST_FIRST: Final = Order.by_time(runs.c.created_at, runs.c.id)
 _OWNERS: Final = users.alias("owners")
 _WITH_ITS_KEY = "Its owner revoked the API key that requested the run, and cancelled its runs."
 _BY_ANOTHER = "An administrator cancelled the run."
-# Visible ASCII, as a header field's value can hold it without quoting.
+# Visible ASCII, which a header field can contain without quotes.
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 def visible_tasks(principal: Principal[Any]) -> ColumnElement[bool]:
-    """The tasks that the principal sees: its own, or all; and with a key that is limited to tasks, only these."""
+    """The tasks that the principal sees: its own, or all; with a key limited to tasks, only these."""
     return and_(tasks.c.deleted_at.is_(None), _visible(principal, tasks.c.owner_id, tasks.c.id))
 
 
 def _visible_runs(principal: Principal[Any], *others: str) -> ColumnElement[bool]:
-    """The runs that the principal sees, as their tasks; `others` are permissions that show all as `tasks:read_all` does."""
+    """The runs that the principal sees, like their tasks; `others` are further permissions that show all runs."""
     return _visible(principal, runs.c.owner_id, runs.c.task_id, *others)
 
 
@@ -101,7 +101,7 @@ def task_ids(resources: Iterable[str]) -> Sequence[str]:
 
 
 def readable_by(principal: Principal[Any]) -> ColumnElement[bool]:
-    """That the principal may read a run: one that is visible, or one that its own API key has requested.
+    """A condition: the run is visible to the principal, or the principal's API key has requested it.
 
     Raises:
         PermissionDenied: The principal may neither read nor run tasks.
@@ -115,15 +115,15 @@ def readable_by(principal: Principal[Any]) -> ColumnElement[bool]:
 
 
 def check_may_manage(principal: Principal[Any], owner_id: str, *others: str) -> None:
-    """Refuse to act on what the principal may see.
+    """Refuse a change of a visible task or run without the permission.
 
     Args:
-        principal: Who acts.
+        principal: The principal.
         owner_id: The owner of the task or run.
-        others: Permissions that suffice as `tasks:manage_all` does.
+        others: Further permissions that suffice, besides `tasks:manage_all`.
 
     Raises:
-        PermissionDenied: It belongs to another owner, and the principal has none of these permissions.
+        PermissionDenied: The owner is another, and the principal has none of these permissions.
     """
     sufficient = {MANAGE_ALL, *others}
     if owner_id != principal.owner.id and not principal.permissions & sufficient:
@@ -157,11 +157,11 @@ class Runs:
     """The runs of all users, each seen through its principal.
 
     Args:
-        accounts: Holds and records them.
+        accounts: The database and the audit log.
         config: The administrator's live settings.
         events: The events of this process.
-        parameters: Accepts the parameters of a run that is started again with others, and masks secrets.
-        notifier: Notifies workers elsewhere; None if there are none.
+        parameters: Accepts changed parameters of a rerun, and masks secrets.
+        notifier: Notifies other workers; None if there are none.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
@@ -196,21 +196,21 @@ class Runs:
         Args:
             principal: The caller.
             task_id: The task.
-            idempotency_key: A second request with the same key within 24 hours returns the first one's run
-                (draft-ietf-httpapi-idempotency-key-header). An API key that may not read all runs of its owner shares none.
-            priority: Which of the owner's own runs go first; `urgent` also goes before other owners'.
-            work: What the run executes; None means the task's handler and parameters as they are now.
-            rerun_of: The run that is started again, for the audit log.
+            idempotency_key: A second request with the same key within 24 hours returns the run of the first request
+                (draft-ietf-httpapi-idempotency-key-header). An API key that may not read all runs of its owner has its own keys.
+            priority: The order among the owner's own runs; `urgent` also goes before other owners' runs.
+            work: The handler and parameters; None means the task's present ones.
+            rerun_of: The earlier run, for the audit log.
 
         Raises:
             PermissionDenied: The priority is urgent, and the principal lacks `runs:prioritize`; or `work` differs from the
-                task, and the principal, who may choose its parameters so, lacks `tasks:write`; or the task is another
-                owner's, and the principal lacks `tasks:manage_all`.
+                task, and the principal lacks `tasks:write`; or the task is another owner's, and the principal lacks
+                `tasks:manage_all`.
             CredentialRefused: The principal's own account was disabled meanwhile.
             TaskOwnerDisabled: The owner of the task is disabled.
             TaskNotFound: There is no such task, or the principal may not see it.
             IdempotencyConflict: The key was used to run another task.
-            RunQueueFull: 1000 runs of this user are queued already.
+            RunQueueFull: 1000 runs of this user are already queued.
             InputInvalid: Field `Idempotency-Key`.
         """
         if not is_id(task_id, "tsk"):
@@ -281,14 +281,14 @@ class Runs:
         Args:
             principal: The caller, who need not read tasks.
             run_id: The earlier run.
-            params: What the run executes; None means the parameters of the earlier run.
-            idempotency_key: As :meth:`request`.
-            priority: As :meth:`request`.
+            params: The parameters; None means those of the earlier run.
+            idempotency_key: As for :meth:`request`.
+            priority: As for :meth:`request`.
 
         Raises:
-            RunNotFound: There is no such run, or its owner is another and the principal may not see it.
+            RunNotFound: There is no such run, or the principal may not see it.
             InputInvalid: The handler does not accept or allow the parameters.
-            Problem: As :meth:`request`.
+            Problem: As for :meth:`request`.
         """
         visible = _visible_runs(principal)
         before = await self._read(run_id, visible)
@@ -313,7 +313,7 @@ class Runs:
         return as_run(await self._read(run_id, readable_by(principal)))
 
     async def details(self, principal: Principal[Any], run_id: str) -> RunDetails:
-        """One run that the principal may see, with what it executes.
+        """One run that the principal may see, with its handler and parameters.
 
         Raises:
             RunNotFound: There is no such run, or the principal may not see it.
@@ -336,15 +336,15 @@ class Runs:
     async def search(
         self, principal: Principal[Any], query: RunQuery, wanted: PageRequest = FIRST_PAGE
     ) -> Page[ListedRun]:
-        """A page of the runs of all tasks that the principal may see, newest first. Those of deleted tasks are left out.
+        """A page of the runs of all tasks that the principal may see, newest first, without runs of deleted tasks.
 
         Args:
             principal: The caller.
-            query: Which runs.
-            wanted: Which page of them, of 100 at most.
+            query: The filter.
+            wanted: The page, of at most 100 runs.
 
         Raises:
-            PermissionDenied: As :func:`readable_by`.
+            PermissionDenied: As for :func:`readable_by`.
             InputInvalid: Field `cursor`.
         """
         paging = Paging(_NEWEST_FIRST, query, wanted)
@@ -370,11 +370,11 @@ class Runs:
         *,
         state: RunState | None = None,
     ) -> Page[ListedRun]:
-        """As :meth:`search`, of one task that the principal may see.
+        """Like :meth:`search`, for one task that the principal may see.
 
         Raises:
             TaskNotFound: There is no such task.
-            Problem: As :meth:`search`.
+            Problem: As for :meth:`search`.
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
@@ -386,17 +386,17 @@ class Runs:
         return await self.search(principal, RunQuery(states=states, task_id=task_id), wanted)
 
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
-        """Cancel a run: a queued one ends at once, a running one within about a second.
+        """Cancel a run: a queued run ends immediately, a running run within about a second.
 
-        Its owner may, and a principal with `tasks:manage_all` or `runs:cancel_all`. Cancelling a cancelled run changes nothing.
+        For its owner, and a principal with `tasks:manage_all` or `runs:cancel_all`. Cancelling a cancelled run changes nothing.
 
         Returns:
-            The run as it is now; a running one is still running.
+            The present run, which may still be running.
 
         Raises:
             RunNotFound: There is no such run, or the principal may not see it.
-            PermissionDenied: The principal may see the run and not cancel it.
-            RunNotCancellable: It has succeeded, failed or timed out.
+            PermissionDenied: The principal may see the run but not cancel it.
+            RunNotCancellable: The run has succeeded, failed or timed out.
         """
         if not is_id(run_id, "run"):
             raise RunNotFound
@@ -429,10 +429,10 @@ class Runs:
     async def cancel_of_key(self, principal: Principal[Any], key_id: str) -> Sequence[str]:
         """Cancel the unfinished runs that a key has requested.
 
-        Call it after revoking the key: what a request with the key queues at the same time is not started then.
+        Call this after revoking the key: then runs that the key queues at the same time are not started.
 
         Args:
-            principal: Who has revoked the key.
+            principal: The principal who has revoked the key.
             key_id: The key.
 
         Returns:
@@ -451,8 +451,8 @@ async def _lock_task(
 ) -> Row[*tuple[Any, ...]]:
     """Read a task and the name of the principal's key, and lock the task's owner and the principal until the transaction ends.
 
-    So two requests with the same idempotency key do not make two runs, and either an account is disabled before, or the
-    transaction that disables it finds the new run.
+    So two requests with the same idempotency key do not make two runs, and a transaction that disables an account either comes
+    before, or finds the new run.
     """
     me = principal.owner.id
     key = and_(api_keys.c.owner_id == me, api_keys.c.id == principal.key_id)
@@ -472,7 +472,7 @@ async def _lock_task(
         .order_by(users.c.id)
         .with_for_update(of=users, key_share=True)
     )
-    # One for each of the two users.
+    # A row for each of the two users.
     rows = found.all()
     if not rows:
         raise TaskNotFound
@@ -487,15 +487,15 @@ async def _lock_task(
 
 
 async def _next_number(connection: AsyncConnection, task: Row[*tuple[Any, ...]]) -> int:
-    """Number the run. The task's row is locked: one that is deleted or handed over meanwhile gets no more runs."""
+    """Number the run. The task's row is locked: a task that is deleted or handed over meanwhile gets no more runs."""
     queued = (
-        # No more are counted than may be queued.
+        # Count no more runs than may be queued.
         select(runs.c.id)
         .where(runs.c.owner_id == task.owner_id, runs.c.state == RunState.QUEUED)
         .limit(MAX_QUEUED_PER_USER)
         .subquery()
     )
-    # Only once for each task of a version without numbers.
+    # Only once for each task from a version without numbers.
     earlier = select(func.count()).where(runs.c.task_id == tasks.c.id).scalar_subquery()
     numbered = await connection.execute(
         update(tasks)
@@ -520,10 +520,10 @@ async def _next_number(connection: AsyncConnection, task: Row[*tuple[Any, ...]])
 
 
 def _stored_key(principal: Principal[Any], value: str) -> str:
-    """What is stored of an `Idempotency-Key`, which belongs to its owner.
+    """The stored form of an `Idempotency-Key`, which belongs to its owner.
 
-    An API key that may not read all of its owner's runs has a space of its own, so that it neither learns what the owner used a
-    value for, nor takes one away. A value has no space, and so is never the text of such a key.
+    An API key that may not read all of its owner's runs has a separate namespace, so that it neither learns the owner's uses
+    of a value nor blocks a value. A value has no space character, and so never equals the stored form of such a key.
     """
     if _IDEMPOTENCY_KEY.fullmatch(value) is None:
         raise InputInvalid.of("Idempotency-Key", "This must be 1 to 255 visible ASCII characters.")
@@ -535,7 +535,7 @@ def _stored_key(principal: Principal[Any], value: str) -> str:
 async def _earlier_run(
     connection: AsyncConnection, requester_id: str, task_id: str, key: str, now: datetime
 ) -> Run | None:
-    """The run of an idempotency key. One that has expired is forgotten."""
+    """The run of an idempotency key. Expired keys are deleted."""
     this = (idempotency.c.owner_id == requester_id, idempotency.c.key == key)
     expired = idempotency.c.created_at <= now - IDEMPOTENCY_LIFETIME
     await connection.execute(delete(idempotency).where(*this, expired))
@@ -558,16 +558,16 @@ def _requested_by(principal: Principal[Any], key_name: str | None) -> dict[str, 
             "key_id": principal.key_id,
             "key_name": key_name,
         },
-        # For the log lines of whichever process executes the run, not for clients.
+        # For the log lines of the process that executes the run, not for clients.
         "request": None if record is None else {"id": record.id, "traceparent": record.traceparent},
     }
 
 
 async def give_runs(connection: AsyncConnection, task_ids: Sequence[str], owner_id: str) -> None:
-    """Let the runs of tasks that are handed over belong to their new owner. Those that wait act for the new owner.
+    """Give the runs of tasks to the tasks' new owner, for whom queued runs then act.
 
     Args:
-        connection: In the transaction that has changed the tasks.
+        connection: The connection, in the transaction that has changed the tasks.
         task_ids: The tasks.
         owner_id: Their new owner.
     """
@@ -582,8 +582,8 @@ async def cancel_runs_of(
     """Cancel the runs of a disabled owner.
 
     Args:
-        connection: In the transaction that has disabled the owner: a run that is queued or started at the same time
-            either comes before, and is found here, or sees that the owner is disabled.
+        connection: The connection, in the transaction that has disabled the owner: a run that is queued or started at the
+            same time either comes before, and is found here, or finds the owner disabled.
         owner_id: The owner.
         now: The time of the change.
 
@@ -600,12 +600,12 @@ async def cancel_runs(
     *,
     error: str | None = None,
 ) -> Sequence[str]:
-    """End the queued ones of these runs, and request the cancellation of the running ones.
+    """End queued runs, and request the cancellation of running runs.
 
     Workers on all machines read such requests once a second.
 
     Args:
-        connection: In a write transaction.
+        connection: The connection, in a write transaction.
         which: A condition that selects the runs.
         now: The time of the change.
         error: One line with the reason, shown with the run; an earlier request's reason stays.
@@ -634,7 +634,7 @@ async def cancel_runs(
 async def _lock_unfinished(
     connection: AsyncConnection, which: ColumnElement[bool]
 ) -> Sequence[str]:
-    """Lock runs in the order of their ids, as `WorkerRuns.renew` does, so that the two cannot block each other."""
+    """Lock runs in the order of their ids, like `WorkerRuns.renew`, so that the two cannot block each other."""
     unfinished = await connection.scalars(
         select(runs.c.id)
         .where(which, runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)))

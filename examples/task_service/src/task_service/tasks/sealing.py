@@ -1,7 +1,7 @@
-"""Seals what is stored already: the secrets of an older version, in plain text, and those that another key has sealed.
+"""Seals stored secrets: plain-text secrets of an older version, and secrets that another key has sealed.
 
-Older processes cannot execute what is sealed, so `task-service migrate --finish` does it, after the last of them has stopped. It
-is also the last step of a rotation of the pepper.
+Older processes cannot execute runs with sealed secrets, so `task-service migrate --finish` seals them, after the last older
+process has stopped. This is also the last step of a rotation of the pepper.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _TIMEOUT_SECONDS: Final = 600.0
 
 
 async def seal_all(db: Database, parameters: TaskParameters) -> int:
-    """Seal the secrets of all tasks and runs with the current key. Other processes may go on.
+    """Seal the secrets of all tasks and runs with the current key. Other processes may continue.
 
     Returns:
-        How many tasks and runs were changed.
+        The number of changed tasks and runs.
 
     Raises:
-        StoreUnavailable: The database does not answer. What was changed so far stays.
+        StoreUnavailable: The database does not answer. Earlier changes stay.
     """
     extended = db.with_timeout(_TIMEOUT_SECONDS)
     try:
         changed = 0
-        # Until none is left: a run that was requested meanwhile has a copy of the secrets of its task.
+        # Until none is left: a run requested meanwhile has a copy of its task's secrets.
         while found := [each async for each in _unsealed(extended, parameters)]:
             for table, ids in found:
                 changed += await _seal(extended, parameters, table, ids)
@@ -45,7 +45,7 @@ async def seal_all(db: Database, parameters: TaskParameters) -> int:
 
 
 async def any_unsealed(db: Database, parameters: TaskParameters) -> bool:
-    """Whether :func:`seal_all` would change a task or a run.
+    """True if :func:`seal_all` would change a task or a run.
 
     Raises:
         StoreUnavailable: The database does not answer.
@@ -55,7 +55,7 @@ async def any_unsealed(db: Database, parameters: TaskParameters) -> bool:
 
 
 async def lacking_keys(db: Database, parameters: TaskParameters) -> set[str]:
-    """The ids of the keys without which secrets of tasks cannot be opened here.
+    """The ids of missing keys, without which secrets of tasks cannot be opened here.
 
     Raises:
         StoreUnavailable: The database does not answer.
@@ -86,7 +86,7 @@ async def _unsealed(
 
 
 async def _seal(db: Database, parameters: TaskParameters, table: Table, ids: Sequence[str]) -> int:
-    """Seal the secrets of these rows, and return how many were changed. They may have changed since they were read."""
+    """Seal the secrets of these rows, which may have changed since they were read; return the number of changed rows."""
     changed = 0
     async with db.write() as connection:
         locked = _select(table).where(table.c.id.in_(ids)).with_for_update()
@@ -101,14 +101,14 @@ async def _seal(db: Database, parameters: TaskParameters, table: Table, ids: Seq
 
 
 def _select(table: Table) -> Select[*tuple[Any, ...]]:
-    """What is needed to seal, in the order of the ids, in which all that lock several runs lock them."""
+    """The columns for sealing, in the order of ids, which all locks of several runs follow."""
     task_id = (table.c.id if table is tasks else table.c.task_id).label("task_id")
     columns = (table.c.id, task_id, table.c.owner_id, table.c.handler, table.c.params)
     return select(*columns).order_by(table.c.id)
 
 
 async def _erase_plain_text(db: Database) -> None:
-    """SQLite keeps what was overwritten in free pages and in the WAL."""
+    """Remove overwritten texts, which SQLite keeps in free pages and in the WAL."""
     async with db.read() as connection:
         if connection.dialect.name == "sqlite":
             await connection.exec_driver_sql("VACUUM")

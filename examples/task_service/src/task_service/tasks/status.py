@@ -1,4 +1,4 @@
-"""What operators see: the runs by state, for the metrics, and a report on the service as a whole."""
+"""Reports for operators: the runs by state, for the metrics, and the status of the whole service."""
 
 from datetime import datetime
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from .models import RunState
 
 MAX_LEASES: Final = 100
 STALLED_SECONDS: Final = 20.0
-"""After how long without a heartbeat a worker of the queue counts as dead."""
+"""The time without a heartbeat after which a worker of the queue counts as dead."""
 
 _SIZE: Final = {
     "sqlite": "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
@@ -50,7 +50,7 @@ async def _count_unfinished(connection: AsyncConnection) -> dict[str, _Count]:
 async def runs_by_state(db: Database) -> dict[str, int]:
     """The number of queued and of running runs, zeros included, for the metrics.
 
-    An index has the unfinished runs. Those that have ended, which are many, are counted as they end; see
+    An index has the unfinished runs. Ended runs, which are many, are counted when they end; see
     :class:`~task_service.observability.RunMetrics`.
 
     Raises:
@@ -61,7 +61,7 @@ async def runs_by_state(db: Database) -> dict[str, int]:
 
 
 async def count_live_workers(db: Database) -> int | None:
-    """How many workers of the queue have sent a heartbeat lately, by the clock of the database.
+    """The number of workers of the queue with a recent heartbeat, by the clock of the database.
 
     None on SQLite, which has no queue.
 
@@ -85,7 +85,7 @@ class ServiceStatus(BaseModel):
 
 
 class DatabaseStatus(BaseModel):
-    """The database; `revision` is the migration that its schema is at."""
+    """The database; `revision` is the latest applied migration."""
 
     kind: str
     version: str
@@ -113,10 +113,10 @@ class LeaseStatus(BaseModel):
 
 
 class WorkerStatus(BaseModel):
-    """The worker in this process, and how many runs it executes at once.
+    """The worker in this process, and its number of concurrent runs.
 
     Attributes:
-        elsewhere: How many processes are workers of the queue; null on SQLite, which has no queue.
+        elsewhere: The number of workers of the queue; null on SQLite, which has no queue.
     """
 
     id: str
@@ -125,7 +125,7 @@ class WorkerStatus(BaseModel):
 
 
 class SystemStatus(BaseModel):
-    """The state at one moment; `leases` are those of all workers, oldest first, at most 100."""
+    """The state at one moment; `leases` has at most 100 leases of all workers, oldest first."""
 
     service: ServiceStatus
     database: DatabaseStatus
@@ -139,9 +139,9 @@ class StatusReport:
 
     Args:
         db: The service's database.
-        clock: Where to take the time from.
+        clock: The clock.
         worker: The worker in this process.
-        verification_lease_ms: For how long a verification may be reused.
+        verification_lease_ms: The time for which a verification may be reused.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class StatusReport:
         )
 
     async def now(self) -> SystemStatus:
-        """The status now.
+        """The present status.
 
         Raises:
             StoreUnavailable: The database does not answer.

@@ -1,7 +1,7 @@
-"""What an owner does with tasks, and the example task with which a new service begins.
+"""Owners' operations on tasks, and the example task of a new service.
 
-A task has an owner, a user or a service account. Others get 404, except that `tasks:read_all` lets them read it, and
-`tasks:manage_all` do everything with it. The routes check the other permissions; ownership is checked here.
+A task has an owner, a user or a service account. Other users get 404, except that `tasks:read_all` lets them read the task,
+and `tasks:manage_all` permits every operation. The routes check the other permissions; this module checks ownership.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ EXAMPLE_HANDLER: Final = "command"
 EXAMPLE_PARAMS: Final = {
     "argv": ["echo", "Hello! This is your first run: press Run, or start it with an API key."]
 }
-"""Runs on any machine, without a network, and with the commands that are allowed by default."""
+"""A task that runs on any machine, without a network, and with the default commands."""
 
 
 _ORDERS: Final = {
@@ -76,7 +76,7 @@ _ORDERS: Final = {
 
 
 def _select_tasks(principal: Principal[Any], query: TaskQuery = ALL_TASKS) -> Select[Any]:
-    """The statement that selects the tasks of a query that the principal may see, with the names of their owners."""
+    """A statement for the tasks of a query that the principal may see, with the names of their owners."""
     statement = (
         select(tasks, users.c.username.label("owner_name"))
         .join_from(tasks, users)
@@ -96,13 +96,13 @@ def _select_tasks(principal: Principal[Any], query: TaskQuery = ALL_TASKS) -> Se
     return statement
 
 
-# Built once, as the statements below: building an alias costs more than executing the statement.
+# Built once, like the statements below: building an alias costs more than executing the statement.
 _NEWEST: Final = runs.alias("newest")
 _OWNERS: Final = users.alias("owners")
 
 
 def of_newest_run(column: str, *, after: int = 0) -> ScalarSelect[Any]:
-    """In a query of tasks: a column of each one's newest run, after so many newer ones. The index finds it."""
+    """In a query of tasks: a column of each task's newest run, after `after` newer runs. The index finds the run."""
     return (
         select(_NEWEST.c[column])
         .where(_NEWEST.c.task_id == tasks.c.id)
@@ -125,7 +125,7 @@ def _newest_runs(count: int) -> Select[Any]:
 async def newest_runs(
     connection: AsyncConnection, task_ids: Sequence[str], count: int = 1
 ) -> dict[str, list[Run]]:
-    """The newest runs of each task that has any, newest first. The index finds each of them."""
+    """The newest runs of each task, newest first. The index finds each run."""
     found: dict[str, list[Run]] = {}
     for row in await connection.execute(_newest_runs(count), {"task_ids": task_ids}):
         found.setdefault(row.task_id, []).append(as_run(row))
@@ -136,7 +136,7 @@ class Tasks:
     """The tasks of all users, each seen through its principal.
 
     Args:
-        accounts: Holds and records them.
+        accounts: The database and the audit log.
         parameters: Accepts their parameters, and masks secrets.
 
     Every method raises StoreUnavailable when the database does not answer.
@@ -147,11 +147,11 @@ class Tasks:
         self._parameters = parameters
 
     async def create(self, principal: Principal[Any], new: NewTask) -> Task:
-        """Add a task that belongs to the principal, or to the owner that it names.
+        """Add a task of the principal, or of the owner that it names.
 
         Raises:
-            InputInvalid: There is no such handler, it does not accept or allow the parameters, or there is no such owner.
-            PermissionDenied: It names another owner, and the principal lacks `tasks:manage_all`.
+            InputInvalid: The handler is unknown, or does not accept or allow the parameters, or the owner is unknown.
+            PermissionDenied: The task names another owner, and the principal lacks `tasks:manage_all`.
         """
         owner_id = principal.owner.id if new.owner_id is None else new.owner_id
         check_may_manage(principal, owner_id)
@@ -191,9 +191,9 @@ class Tasks:
 
         Args:
             principal: The caller.
-            query: Which tasks, in which order.
-            page: Which page of them, of 100 at most.
-            recent: How many of its newest runs each task includes, up to 20; 0 leaves them out.
+            query: The filter and order.
+            page: The page, of at most 100 tasks.
+            recent: The number of newest runs in each task, up to 20; 0 leaves them out.
 
         Raises:
             InputInvalid: Field `cursor`.
@@ -224,7 +224,7 @@ class Tasks:
         return self._as_task(row, newest.get(task_id, []))
 
     def _as_task(self, row: Row[Any], newest: Sequence[Run], *, listed: bool = False) -> Task:
-        """Convert a row of `tasks`, with its newest runs, which are listed or of which the last one is shown."""
+        """Convert a row of `tasks` with its newest runs. A list shows them all, otherwise only the latest is shown."""
         columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
         shown = {
             "params": self._parameters.mask(row.handler, row.params),
@@ -234,12 +234,12 @@ class Tasks:
         return Task.model_validate({**columns, **shown})
 
     async def patch(self, principal: Principal[Any], task_id: str, changes: TaskChanges) -> Task:
-        """Change a task, or hand it over. Queued and running runs keep the parameters that they were requested with.
+        """Change a task, or hand it over. Queued and running runs keep their parameters.
 
         Raises:
             TaskNotFound: There is no such task, or the principal may not see it.
-            PermissionDenied: The task or the new owner is another, and the principal lacks `tasks:manage_all`.
-            InputInvalid: The handler does not accept or allow the parameters, or there is no such owner.
+            PermissionDenied: The present or new owner is another, and the principal lacks `tasks:manage_all`.
+            InputInvalid: The handler does not accept or allow the parameters, or the owner is unknown.
         """
         while True:
             async with self._accounts.db.read() as connection:
@@ -256,7 +256,7 @@ class Tasks:
                 if new_owner != before.owner_id:
                     await _lock_owner(connection, new_owner)
                     details |= {"owner_id": [before.owner_id, new_owner]}
-                # The principal was admitted to this owner's, and the parameters were validated for this handler beside
+                # The principal was admitted for this owner, and the parameters were validated for this handler with
                 # these secrets.
                 if await _is_as_before(connection, before):
                     await connection.execute(
@@ -268,7 +268,7 @@ class Tasks:
                         await give_runs(connection, [task_id], new_owner)
                     await change.record("task.changed", task_id, **details)
                     return await self._read(connection, principal, task_id)
-            # It was changed or deleted meanwhile. Read it again.
+            # The task was changed or deleted meanwhile. Read it again.
 
     async def _changed(
         self, principal: Principal[Any], before: Row[Any], changes: TaskChanges
@@ -294,7 +294,7 @@ class Tasks:
 
         Raises:
             TaskNotFound: There is no such task, or the principal may not see it.
-            PermissionDenied: It is another owner's, and the principal lacks `tasks:manage_all`.
+            PermissionDenied: The task is another owner's, and the principal lacks `tasks:manage_all`.
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
@@ -327,7 +327,7 @@ async def _find(connection: AsyncConnection, principal: Principal[Any], task_id:
 
 
 async def _is_as_before(connection: AsyncConnection, before: Row[Any]) -> bool:
-    """Lock a task, and see whether it still has this owner, this handler and these parameters."""
+    """Lock a task, and return True if it still has this owner, this handler and these parameters."""
     found = await connection.execute(
         select(tasks.c.owner_id, tasks.c.handler, tasks.c.params)
         .where(tasks.c.id == before.id, tasks.c.deleted_at.is_(None))
@@ -338,7 +338,7 @@ async def _is_as_before(connection: AsyncConnection, before: Row[Any]) -> bool:
 
 
 async def _lock_owner(connection: AsyncConnection, owner_id: str) -> str:
-    """Lock an owner who gets a task, so that one who is disabled meanwhile gets none, and return the name."""
+    """Lock an owner who gets a task, so that an owner disabled meanwhile gets no task, and return the name."""
     name: str | None = await connection.scalar(
         select(users.c.username)
         .where(users.c.id == owner_id, users.c.disabled_at.is_(None))
@@ -354,12 +354,12 @@ async def _lock_owner(connection: AsyncConnection, owner_id: str) -> str:
 async def hand_over(
     connection: AsyncConnection, from_owner_id: str, to_owner_id: str
 ) -> Sequence[str]:
-    """Give all tasks of an owner to another one, with their runs.
+    """Give all tasks of an owner to another owner, with their runs.
 
     Args:
-        connection: In a write transaction.
-        from_owner_id: Whose tasks.
-        to_owner_id: An enabled user or service account.
+        connection: The connection, in a write transaction.
+        from_owner_id: The id of the present owner.
+        to_owner_id: The id of an enabled user or service account.
 
     Returns:
         The ids of the tasks.
@@ -384,15 +384,15 @@ async def add_example_task(db: Database, clock: Clock, owner_id: str) -> None:
 
     Args:
         db: The service's database.
-        clock: Where to take the time from.
-        owner_id: The first administrator.
+        clock: The clock.
+        owner_id: The id of the first administrator.
 
     Raises:
         StoreUnavailable: The database does not answer.
     """
     now = clock.now()
     async with db.write() as connection:
-        # Of several processes that start together, one adds it.
+        # Only one of several processes that start together adds the task.
         await lock_table(connection, tasks)
         if await connection.scalar(select(exists().select_from(tasks))):
             return

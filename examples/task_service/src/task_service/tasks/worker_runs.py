@@ -1,11 +1,11 @@
-"""What a worker does with runs: acquire, renew, log, finish, release, and reclaim those of dead workers.
+"""A worker's operations on runs: acquire, renew, log, finish, release, and reclaim runs of dead workers.
 
-A worker holds a run under a lease, which it renews. Every statement names the worker and the attempt that it belongs to
-(`claimed_by` and `attempt`), so a worker whose run another one has acquired since changes nothing.
+A worker holds a run under a lease, which it renews. Every statement names its worker and its attempt
+(`claimed_by` and `attempt`), so a worker that has lost a run to another worker changes nothing.
 
-`lease_expires_at` is written by the worker's clock and never compared with another machine's. :class:`LeaseWatch` takes a
-worker for dead when it has observed the same lease for the lease's whole length on its own monotonic clock. So neither
-clocks that differ nor one that is set by an hour take a run from a living worker, or leave a dead one's run behind.
+The worker's clock writes `lease_expires_at`, which is never compared with another machine's clock. :class:`LeaseWatch` counts
+a worker as dead when it has observed the same lease for the lease's whole length on its own monotonic clock. So wrong or
+changed clocks neither take a run from a living worker nor keep a dead worker's run.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from .queue import QueueNotifier
 
 MAX_ATTEMPTS: Final = 3
-"""How many workers a run may outlive: one that brings down every worker must not be retried for ever."""
+"""The maximum number of attempts: a run that ends every worker must not be retried for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcquiredRun:
-    """A run that a worker holds, with what it needs to execute it.
+    """A run that a worker holds, with everything for its execution.
 
     Attributes:
-        waited: From the request for it to its start.
-        request: The HTTP request that it was requested with, for log lines; None for a run of an older version.
+        waited: The time from its request to its start.
+        request: The HTTP request for the run, for log lines; None for a run of an older version.
     """
 
     run_id: str
@@ -68,7 +68,7 @@ class AcquiredRun:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: a final state, and the handler's exit code and error."""
+    """The end of a run: a final state, and the handler's exit code and error."""
 
     state: RunState
     exit_code: int | None = None
@@ -77,10 +77,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """A lease as a worker has read it. While none of it changes, its holder has not renewed it.
+    """A lease as a worker has read it. While the lease is unchanged, its holder has not renewed it.
 
     Attributes:
-        cancel_requested: Whether the run is to be stopped.
+        cancel_requested: True if the run must be stopped.
     """
 
     run_id: str
@@ -90,7 +90,7 @@ class ObservedLease:
     cancel_requested: bool = field(default=False, compare=False)
 
     def is_of(self, run: AcquiredRun) -> bool:
-        """Whether it is the lease under which a worker holds this run."""
+        """True if a worker holds this run under the lease."""
         return (self.run_id, self.worker_id, self.attempt) == (
             run.run_id,
             run.worker_id,
@@ -99,10 +99,10 @@ class ObservedLease:
 
 
 class LeaseWatch:
-    """Judges by their leases whether workers are alive.
+    """Finds dead workers by their leases.
 
     Args:
-        clock: Only its monotonic side is used.
+        clock: The clock; only its monotonic side is used.
         lease: The length of a lease; the same in every process of a deployment.
     """
 
@@ -113,11 +113,11 @@ class LeaseWatch:
         self._looked_at = clock.monotonic()
 
     def expired(self, observed: Iterable[ObservedLease]) -> list[ObservedLease]:
-        """The leases that have not changed for a lease's length, given all that are in the database now."""
+        """The leases that have not changed for a lease's length, among all present leases."""
         now = self._clock.monotonic()
         if now - self._looked_at > self._lease / 2:
-            # What kept this process from looking (a sleeping machine, a stopped database) may have kept the
-            # workers from renewing: they get a whole lease again.
+            # A sleeping machine or a stopped database may have prevented the workers' renewals too: they get a whole
+            # lease again.
             self._since = {}
         self._looked_at = now
         self._since = {each: self._since.get(each, now) for each in observed}
@@ -129,13 +129,13 @@ class WorkerRuns:
 
     Args:
         db: The service's database.
-        clock: For the times that users see.
-        config: For the limit of concurrent runs, read for each run.
-        worker_id: Unique for each start of a worker, on all machines; 64 characters at most.
-        lease: How long a run is held without being renewed.
-        notifier: Notifies workers elsewhere of runs that are queued again; None if there are none.
+        clock: The clock, for the times that users see.
+        config: The configuration, read for each run for the limit of concurrent runs.
+        worker_id: An id that is unique for each start of a worker, on all machines; at most 64 characters.
+        lease: The time for which a run is held without a renewal.
+        notifier: Notifies other workers of runs that are queued again; None if there are none.
 
-    Every method raises StoreUnavailable when the database does not answer; the change may have been made then.
+    Every method raises StoreUnavailable when the database does not answer; the change may then have been made.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class WorkerRuns:
         """Acquire the next runs (:mod:`.next_run`), and withdraw their notifications.
 
         Args:
-            room: How many runs at most.
+            room: The maximum number of runs.
 
         Returns:
             The runs; none if no run may be started.
@@ -168,7 +168,7 @@ class WorkerRuns:
         while True:
             async with self._db.write() as connection:
                 await lock_acquiring(connection)
-                # Later than the requests for the runs that it finds.
+                # Later than the requests for the found runs.
                 now = self._clock.now()
                 values = {"room": room, "limit": limit, "now": to_microseconds(now)}
                 found = (await connection.execute(NEXT_RUNS, values)).all()
@@ -182,7 +182,7 @@ class WorkerRuns:
             if not refused:
                 return []
             for row in refused:
-                # In a transaction of its own: one that has started runs must not wait for others.
+                # In its own transaction: a transaction that has started runs must not wait for others.
                 async with self._db.write() as connection:
                     await cancel_runs(connection, refused_with(row), now, error=row.refusal)
 
@@ -224,13 +224,13 @@ class WorkerRuns:
         """Renew leases, all in one statement.
 
         Args:
-            held: What the worker believes to hold. A run that it acquired without learning so (the answer to the commit
+            held: The runs that the worker believes to hold. A run that it acquired without knowing (the answer to the commit
                 was lost) is not renewed, and so another worker reclaims it.
 
         Returns:
-            The runs that it does hold.
+            The runs that the worker does hold.
         """
-        # Locked in the order of their ids, as deleting a task does, so that the two cannot block each other.
+        # Locked in the order of their ids, like the deletion of a task, so that the two cannot block each other.
         own = (
             select(runs.c.id)
             .where(
@@ -265,13 +265,13 @@ class WorkerRuns:
             return [ObservedLease(*row) for row in result]
 
     async def reclaim(self, expired: Collection[ObservedLease]) -> int:
-        """Queue the runs of dead workers again; end those that were cancelled or attempted too often.
+        """Queue the runs of dead workers again; end runs that were cancelled or attempted too often.
 
         Args:
-            expired: What :class:`LeaseWatch` found. A lease that was renewed since stays.
+            expired: The leases that :class:`LeaseWatch` found. A lease renewed since then stays.
 
         Returns:
-            How many runs were changed.
+            The number of changed runs.
         """
         changed = 0
         for each in expired:
@@ -288,7 +288,7 @@ class WorkerRuns:
             batch: The rest of its log.
 
         Returns:
-            False if the worker did not hold the run any more; then nothing was changed.
+            False if the worker no longer held the run; then nothing was changed.
         """
         async with self._db.write() as connection:
             if batch is not None:
@@ -298,7 +298,7 @@ class WorkerRuns:
     async def _give_up(
         self, connection: AsyncConnection, this: ColumnElement[bool], *, was_executed: bool
     ) -> bool:
-        """Queue a run again, or end it if it was cancelled meanwhile or is hopeless."""
+        """Queue a run again, or end it if it was cancelled meanwhile or attempted too often."""
         columns = (runs.c.id, runs.c.attempt, runs.c.cancel_requested_at)
         found = await connection.execute(select(*columns).where(this).with_for_update())
         row = found.one_or_none()
@@ -329,10 +329,10 @@ class WorkerRuns:
         return True
 
     async def append_log(self, run: AcquiredRun, batch: LogBatch) -> bool:
-        """Add a batch to the log of a run; doing it again changes nothing.
+        """Add a batch to the log of a run; a repetition changes nothing.
 
         Returns:
-            False if the worker did not hold the run any more; then nothing was written.
+            False if the worker no longer held the run; then nothing was written.
         """
         async with self._db.write() as connection:
             return await _append(connection, run, batch)
@@ -341,7 +341,7 @@ class WorkerRuns:
         """Write a run's progress.
 
         Returns:
-            False if the worker did not hold the run any more; then nothing was written.
+            False if the worker no longer held the run; then nothing was written.
         """
         saved = await self._db.execute(
             update(runs)
@@ -356,12 +356,12 @@ class WorkerRuns:
 
         Args:
             run: The run that has ended.
-            outcome: How it has ended.
+            outcome: The outcome.
             batch: The log's last batch.
 
         Returns:
-            False if the worker did not hold the run any more (or had finished it already, when the answer to the
-            first try was lost); then nothing was changed.
+            False if the worker no longer held the run (or had already finished it, and the answer to the first try was
+            lost); then nothing was changed.
         """
         values: dict[str, Any] = {"state": outcome.state, "exit_code": outcome.exit_code}
         if outcome.state is not RunState.CANCELLED:
@@ -391,7 +391,7 @@ def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
 
 
 def _held_by(lease: AcquiredRun | ObservedLease) -> ColumnElement[bool]:
-    """That a run is running, and held by this worker in this attempt."""
+    """A condition: this worker holds the running run in this attempt."""
     return and_(
         runs.c.id == lease.run_id,
         runs.c.state == RunState.RUNNING,
@@ -401,7 +401,7 @@ def _held_by(lease: AcquiredRun | ObservedLease) -> ColumnElement[bool]:
 
 
 async def _saved_log(connection: AsyncConnection, row: Row[*tuple[Any, ...]]) -> SavedLog:
-    """What earlier attempts of a run have left."""
+    """The log from earlier attempts of a run."""
     result = await connection.execute(
         select(run_log.c.seq, run_log.c.text)
         .where(run_log.c.run_id == row.id)
@@ -437,5 +437,5 @@ async def _append(connection: AsyncConnection, run: AcquiredRun, batch: LogBatch
     return True
 
 
-# A batch whose commit was not confirmed is saved again. Both databases understand it.
+# A batch whose commit was not confirmed is saved again. Both databases understand this statement.
 _ADD_LINES: Final = postgresql.insert(run_log).on_conflict_do_nothing()

@@ -1,9 +1,9 @@
-"""The pages: a Jinja shell per page, and small scripts that do everything else over the JSON API.
+"""The pages: a Jinja template for each page, and small scripts that use the JSON API.
 
-One rule: a page holds no data. It fetches its data from the API like any other client, so permissions are decided in one
+One rule: a page has no data. It fetches its data from the API like any other client, so permissions are checked in one
 place. The server renders only the frame: the logged-in user, the page, the forms.
 
-No request leaves this origin and no inline script runs: every page of our own has the :data:`CONTENT_SECURITY_POLICY`, whose
+No request leaves this origin and no inline script runs: every page has the :data:`CONTENT_SECURITY_POLICY`, whose
 Trusted Types directive makes the browser refuse any script that turns a string into markup.
 """
 
@@ -22,7 +22,7 @@ CONTENT_SECURITY_POLICY = (
 )
 
 REFERENCE_POLICY = f"{_OWN_ORIGIN}; img-src 'self' data:"
-"""The policy of the page of the API reference: its renderer sets markup, which it has sanitised, and has images of its own."""
+"""The policy of the API reference's page, whose renderer sets sanitised markup and has its own images."""
 
 PAGE_HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -34,6 +34,6 @@ PAGE_HEADERS: Mapping[str, str] = MappingProxyType(
         "X-Frame-Options": "DENY",
     }
 )
-"""Headers of every page (ASVS 5.0, section 3.4), beside those that the middleware adds to every answer."""
+"""Headers of every page (ASVS 5.0, section 3.4), in addition to the middleware's headers of every answer."""
 
 __all__ = ["CONTENT_SECURITY_POLICY", "PAGE_HEADERS", "REFERENCE_POLICY"]

@@ -1,6 +1,6 @@
 """Scripts and styles under a path that changes with their content, so that browsers may cache them for a year.
 
-The digest is a folder of the path rather than a query: modules import each other by relative paths and so stay within
+The digest is a folder of the path, not a query: modules import each other by relative paths, and so stay within
 one version without a build step.
 """
 
@@ -21,11 +21,11 @@ class Assets:
 
     Args:
         folder: The folder.
-        base: The path they are served under, without a trailing slash.
+        base: The path of the files, without a trailing slash.
 
     Attributes:
         route: The path pattern for :meth:`serve`.
-        modules: The scripts that pages share; a page preloads them so that the browser fetches them all at once.
+        modules: The shared scripts, which a page preloads so that the browser fetches them all at once.
     """
 
     def __init__(self, folder: Path, base: str) -> None:

@@ -1,4 +1,4 @@
-"""The routes of the pages. Everything else that a page does goes through the JSON API."""
+"""The routes of the pages. The pages' scripts use the JSON API."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _DAY_SECONDS = 86_400
 _PRESET_DAYS = (30, 90, 365)
 _USUAL_DAYS = 90
 
-# A path of this origin. A second slash or a backslash would make browsers read a host; they also drop control
-# characters, so those could hide one. Bounded, because it is kept in a cookie while a person logs in.
+# A path of this origin. After a second slash or a backslash browsers read a host, and they drop control characters, which
+# could hide a slash. Bounded, because a cookie keeps the path while a person logs in.
 _LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]{0,511}")
 
-# Choices for the permissions of a new key, the narrowest first. The usual one runs what its owner has set up, and no more.
+# Choices for the permissions of a new key, the narrowest first. The usual choice only runs existing tasks.
 _KEY_PRESETS = (
     ("Read only", "See tasks, runs and output", ("tasks:read",)),
     ("Run tasks", "Also start and cancel runs", ("tasks:read", "tasks:run")),
@@ -69,7 +69,7 @@ _KEY_PRESETS = (
 )
 _USUAL_PRESET = "Run tasks"
 
-# The form of the configuration needs the title, default and limits of each setting, and whether it can be empty.
+# The form of the configuration needs each setting's title, default, limits, and whether it can be empty.
 _SETTINGS = ServiceConfig.model_json_schema()["properties"]
 
 # Why a page redirected to the login. The URL carries the name of the reason, never the text.
@@ -81,7 +81,7 @@ _REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page that needs a login, and perhaps a permission; without the permission it is a 403."""
+    """A page that needs a login, and perhaps a permission; without the permission the answer is 403."""
 
     path: str
     template: str
@@ -97,7 +97,7 @@ _PAGES = (
     _Page("/keys/{key_id}", "key.html"),
     _Page("/account", "account.html"),
     _Page("/docs", "api.html"),
-    # The renderer is half a megabyte, so it has a page of its own.
+    # The renderer is half a megabyte, so it has its own page.
     _Page("/docs/operations", "operations.html", policy=REFERENCE_POLICY),
     _Page("/admin/config", "config.html", "admin:config"),
     _Page("/admin/users", "users.html", "admin:users"),
@@ -114,9 +114,9 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def local_path(target: str | None) -> str:
-    """The path to open after login: `target` if it is a path of this origin and no login page, else the first page.
+    """The path to open after login: `target` if it is a path of this origin and not a login page, else the first page.
 
-    Another site can choose the target, so it must not lead away from this origin (ASVS 5.0, 3.7.2).
+    Another site can choose the target, so the path must not leave this origin (ASVS 5.0, 3.7.2).
     """
     if target is None or not _LOCAL_PATH.fullmatch(target):
         return _FIRST_PAGE
@@ -135,7 +135,7 @@ def from_another_site(request: Request) -> bool:
 
 
 def wants_page(request: Request) -> bool:
-    """True if a browser opens an address that is none of the API's."""
+    """True if a browser opens an address outside of the API."""
     return not request.url.path.startswith("/api/") and "text/html" in request.headers.get(
         "accept", ""
     )
@@ -147,9 +147,9 @@ class Pages:
     Args:
         auth: Authenticates requests.
         login: Starts sessions.
-        sessions: Ends them.
-        key_limits: The limits for new API keys as they are now; the form for a new key offers nothing beyond them.
-        oidc: Logs people in who come from the identity provider, if there is one.
+        sessions: Ends sessions.
+        key_limits: The present limits for new API keys; the form for a new key stays within them.
+        oidc: Logs people in at the identity provider, if there is one.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Pages:
         shared["renderer"] = _RENDERER
 
     def router(self) -> APIRouter:
-        """The routes of the pages and their static files; none appears in the OpenAPI document."""
+        """The routes of the pages and their static files, without entries in the OpenAPI document."""
         router = APIRouter(include_in_schema=False)
 
         def route(path: str, endpoint: _Endpoint, *methods: str) -> None:
@@ -196,7 +196,7 @@ class Pages:
             at_provider = self._with_problem_page(self._go_to_provider(self._oidc))
             route("/login/oidc", at_provider, "GET")
             route(CALLBACK, self._with_problem_page(self._come_from_provider(self._oidc)), "GET")
-            # The provider itself calls it, and reads no page.
+            # The provider itself sends this request, and reads no page.
             route(LOGOUT, self._log_out_at_provider(self._oidc), "POST")
         route("/logout", self._with_problem_page(self._log_out), "POST")
         route("/set-password", self._set_password, "GET")
@@ -204,7 +204,7 @@ class Pages:
             route(page.path, self._with_problem_page(self._behind_login(page)), "GET")
         for assets in (self._assets, self._vendor):
             route(assets.route, assets.serve, "GET")
-        # Browsers request it themselves when they show a response that is not a page.
+        # Browsers request the icon when they show a response that is not a page.
         route("/favicon.ico", self._icon, "GET")
         return router
 
@@ -226,7 +226,7 @@ class Pages:
         return with_problem_page
 
     async def principal(self, request: Request) -> Principal[User] | None:
-        """Who is logged in; None without a login.
+        """The logged-in principal; None without a login.
 
         Raises:
             StoreUnavailable: The database does not answer.
@@ -297,7 +297,7 @@ class Pages:
             except (ProviderLoginRefused, ProviderUnavailable, TooManyAttempts) as problem:
                 answer = self._login_page(target, problem=problem, status=problem.status)
                 return _with_retry_after(answer, problem)
-            # A page of our own: after a redirect from another site browsers send no SameSite=Strict cookie.
+            # The service's own page: after a redirect from another site browsers send no SameSite=Strict cookie.
             answer = self._render("continue.html", {"target": target})
             login_cookie.write(answer, login.token, max_age=login.expires_in)
             return answer
@@ -343,14 +343,14 @@ class Pages:
         headers = {"Cache-Control": "no-store", "Clear-Site-Data": '"cache"'}
         answer: Response = RedirectResponse("/login", HTTPStatus.SEE_OTHER, headers=headers)
         if provider is not None:
-            # The policy of the page that sent the form allows no redirect to another site.
+            # The policy of the form's page allows no redirect to another site.
             answer = self._render("continue.html", {"target": provider})
             answer.headers.update(headers)
         login_cookie.clear(answer)
         return answer
 
     async def _end_session(self, principal: Principal[User] | None) -> str | None:
-        """End the session of a login; returns where it ends at the identity provider, if it began there."""
+        """End the session of a login; returns the logout address at the identity provider, if it began there."""
         if principal is None or principal.session_id is None:
             return None
         id_token = await self._sessions.find_id_token(principal.session_id)
@@ -370,7 +370,7 @@ class Pages:
                 return self._to_login(request)
             if page.permission is not None and page.permission not in principal.permissions:
                 raise PermissionDenied([page.permission])
-            # On the pages of a service account's keys it is the account whose permissions count.
+            # On the pages of a service account's keys the account's permissions count.
             account = request.path_params.get("account_id")
             permissions = principal.permissions if account is None else PERMISSIONS
             context: dict[str, object] = {
@@ -395,8 +395,8 @@ class Pages:
         return show
 
     def _to_login(self, request: Request) -> Response:
-        # The browser sends no SameSite=Strict cookie when a link on another site leads here. This page of our own loads
-        # the same address again, and the browser sends the cookie with that request.
+        # The browser sends no SameSite=Strict cookie for a link on another site. This page loads the same address again,
+        # and the browser sends the cookie with that request.
         if request.headers.get("sec-fetch-site") == "cross-site":
             return self._render("continue.html", {"target": _address(request)})
         query = urlencode({"next": _address(request)})
@@ -410,7 +410,7 @@ def _address(request: Request) -> str:
 
 
 def _lifetimes(limits: KeyLimits) -> dict[str, object]:
-    """The lifetimes that the form for a new key offers, in days, and the one that is selected at first."""
+    """The lifetimes in the form for a new key, in days, and the one selected at first."""
     longest, default = (
         None if limit is None else int(limit.total_seconds() // _DAY_SECONDS)
         for limit in (limits.max_lifetime, limits.default_lifetime)

@@ -1,4 +1,4 @@
-// The JSON API, and what happens when a login has ended or is not recent enough.
+// The JSON API, and the handling of logins that have ended or are too old.
 
 /** Any answer but success, in words (RFC 9457); `fields` are `{field, message}`. */
 export class Problem extends Error {
@@ -6,7 +6,7 @@ export class Problem extends Error {
     super(said?.detail ?? `The service answered with status ${status}.`);
     this.fields = said?.errors ?? [];
     this.code = said?.code;
-    /** True if the request may have been carried out all the same. */
+    /** True if the service may have carried out the request. */
     this.unanswered = status === 0 || status >= 500;
   }
 
@@ -15,10 +15,10 @@ export class Problem extends Error {
   }
 }
 
-/** Called before the page is left for the log-in, so that forms can be put away. */
+/** Called before the browser goes to the log-in page, to keep forms as drafts. */
 export const beforeLogin = new Set();
 
-/** The lock that is held while a new login takes the place of the old one, in whichever tab. */
+/** The lock of any tab that replaces its login. */
 export const LOGIN = "login";
 
 /** Calls `listener(true or false)` when the service answers again, or stops answering. */
@@ -26,7 +26,7 @@ export const onReach = (listener) => document.addEventListener("reach", ({ detai
 
 const reached = (yes) => document.dispatchEvent(new CustomEvent("reach", { detail: yes }));
 
-// What a proxy answers for a service that is away.
+// A proxy's answers for an absent service.
 const AWAY = new Set([502, 504]);
 
 export async function api(path, { method = "GET", body, headers, raw = false, loggedIn = true, again = loggedIn } = {}) {
@@ -51,14 +51,14 @@ export async function api(path, { method = "GET", body, headers, raw = false, lo
   const tooOld = problem.code === "login_too_old";
   if (answer.status !== 401 || !loggedIn || (tooOld && !again)) throw problem;
   if (again) {
-    // Nothing was carried out. Another login may have replaced the one that was sent along.
+    // Nothing was carried out. Another tab may have replaced the login.
     if (tooOld) await (await import("./reauthenticate.js")).reauthenticate();
     else await navigator.locks.request(LOGIN, { mode: "shared" }, () => {});
     return api(path, { method, body, headers, raw, again: false });
   }
   for (const act of beforeLogin) act();
   location.assign(`/login?${new URLSearchParams({ next: location.pathname + location.search, reason: "session-ended" })}`);
-  // Nothing goes on in a page that is being left.
+  // The page is being left.
   return new Promise(() => {});
 }
 

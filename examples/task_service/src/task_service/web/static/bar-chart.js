@@ -7,8 +7,8 @@ const GAP = 2;
 const HEIGHT = 40;
 const MARK = 3;
 
-/** A picture of bars from left to right. Each is `{ title, parts, marked }`: its parts, `[state, value]`, stand in front of each
- *  other and have the colours of their states; a bar that is `marked` with a state has a mark below as well as that colour. */
+/** A picture of bars from left to right. Each is `{ title, parts, marked }`: its parts, `[state, value]`, overlap and have the
+ *  colours of their states; a bar `marked` with a state also has a mark below. */
 export function barChart(label, bars, axis = false) {
   const width = bars.length * (BAR + GAP) - GAP;
   const most = Math.max(...bars.flatMap(({ parts }) => parts.map(([, value]) => value))) || 1;

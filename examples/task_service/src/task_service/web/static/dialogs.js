@@ -3,12 +3,12 @@
 import { $, focusOn, h } from "./dom.js";
 import { checkFields, clearProblem, hasDraft, restoreDraft, showProblem } from "./forms.js";
 
-/** Open a dialog; the promise ends when it is closed, however that happens. */
+/** Open a dialog; the promise ends when the dialog closes. */
 export function open(dialog) {
   const opener = document.activeElement;
   dialog.showModal();
   return new Promise((done) => dialog.addEventListener("close", function closed() {
-    // The event comes a little later; by then a quick hand may have opened the dialog again.
+    // The event is late: the user may have opened the dialog again.
     if (dialog.open) return;
     dialog.removeEventListener("close", closed);
     // The browser gives the focus back, unless the list behind was drawn anew: then the same button has it, or its row.
@@ -21,7 +21,7 @@ document.addEventListener("click", ({ target }) => {
   if (target.closest("[data-close]")) target.closest("dialog").close();
 });
 
-/** Let a form do `act` when it is sent and its fields are valid: one at a time, with its problems shown in it. */
+/** Call `act` when a form with valid fields is sent, once at a time, and show problems in the form. */
 export function onSubmit(form, act) {
   const submit = $("[type=submit]", form);
   form.addEventListener("submit", async (event) => {
@@ -40,7 +40,7 @@ export function onSubmit(form, act) {
   });
 }
 
-/** The dialog behind "New", whose form is saved by `save`; the result opens it again where a draft was kept. */
+/** The dialog of "New", whose form `save` saves; the returned function opens it again if a draft was kept. */
 export function newDialog(save) {
   const dialog = $("#new-dialog");
   const form = $("form", dialog);

@@ -1,4 +1,4 @@
-// Elements from data. Text becomes text nodes and nothing else, so no name or output can turn into markup.
+// Elements from data. Text becomes only text nodes, so no name or output can turn into markup.
 
 export const $ = (selector, root = document) => root.querySelector(selector);
 
@@ -34,12 +34,12 @@ export const counted = (number, word) => `${number.toLocaleString("en")} ${word}
 export const stateWords = (state) => (state.charAt(0).toUpperCase() + state.slice(1)).replace("_", " ");
 export const badge = (state) => h("span", { class: `badge ${state}` }, stateWords(state));
 
-/** What a row is called; the focus goes there when its buttons are gone. */
+/** A row's title, which gets the focus when the row's buttons are gone. */
 export const rowTitle = (id, text, title) => h("span", { class: "title", title, tabindex: -1, "data-focus": `row:${id}` }, text);
 export const rowLink = (id, href, text) => h("a", { class: "title", href, "data-focus": `row:${id}` }, text);
 export const tags = (texts) => h("span", { class: "tags" }, texts.map((text) => h("span", { class: "tag" }, text)));
 
-/** Fill in what the template left open: `data-of` is a path into `values`, and `show` makes a node of what is there. */
+/** Fill in a template: `data-of` is a path into `values`, and `show` makes a node from the value. */
 export function fill(root, values, show) {
   for (const place of root.querySelectorAll("[data-of]")) {
     const value = place.dataset.of.split(".").reduce((at, step) => at[step], values);
@@ -47,7 +47,7 @@ export function fill(root, values, show) {
   }
 }
 
-/** Say why the one thing that a page is about cannot be shown; `kind` stands in for its name. */
+/** Say why the page's object cannot be shown; `kind` replaces its name. */
 export function cannotShow(kind, problem) {
   $("#name").textContent = kind;
   $("#problem").prepend(problem.message);
@@ -55,7 +55,7 @@ export function cannotShow(kind, problem) {
   $("#known").hidden = true;
 }
 
-/** A box that puts the id of a row into `chosen`, or takes it out. */
+/** A checkbox that adds a row's id to `chosen`, or removes it. */
 export function selectBox(chosen, { id, name }, changed) {
   const box = h("input", { type: "checkbox", checked: chosen.has(id), "aria-label": `Select ${name}`, "data-focus": `select:${id}` });
   box.addEventListener("change", () => {
@@ -65,12 +65,12 @@ export function selectBox(chosen, { id, name }, changed) {
   return box;
 }
 
-/** A small button; `focus` names it, so that the focus finds it again when its list is drawn anew. */
+/** A small button; `focus` names it, to focus it again after its list is drawn anew. */
 export const button = (label, focus, act, props = {}) =>
   h("button", { type: "button", class: "button small", "data-focus": focus, onclick: pressed(act), ...props }, label);
 
-/** A listener that does `act` once at a time and says what went wrong. The button stays focusable while it waits, which
- *  is until something has happened and not until a dialog that `act` opens is closed. */
+/** A listener that calls `act` once at a time and shows errors. The button stays focusable while it waits: until `act`
+ *  has a result, or opens a dialog. */
 export const pressed = (act) => async ({ currentTarget }) => {
   if (currentTarget.ariaDisabled) return;
   currentTarget.ariaDisabled = "true";
@@ -83,7 +83,7 @@ export const pressed = (act) => async ({ currentTarget }) => {
   }
 };
 
-/** Done when the pointer presses nothing: a button that is replaced between press and release is not clicked. */
+/** Ends when no pointer button is pressed: a button replaced between press and release is not clicked. */
 export async function released() {
   while ($("main :active")) await new Promise((go) => setTimeout(go, 20));
 }
@@ -113,19 +113,19 @@ export const table = (label, columns, items, rowClass = () => null) => h("table"
 const TOAST_MS = 6000;
 let hiding;
 
-/** Not while the pointer is over it, or the focus is in it. */
+/** True if neither the pointer nor the focus is in the element. */
 function hideSoon(toast) {
   clearTimeout(hiding);
   hiding = setTimeout(() => (toast.matches(":hover, :focus-within") ? hideSoon(toast) : toast.hidePopover()), TOAST_MS);
 }
 
-/** Say that something has happened, to eyes and to screen readers. A problem stays until it is dismissed. What is outside
- *  an open dialog is inert, so a dialog has a status line of its own. `run` is the address of a run that it leads to. */
+/** Show a message, also to screen readers. A problem stays until it is dismissed. The page outside an open dialog is
+ *  inert, so a dialog has its own status line. `run` is the address of a run to link. */
 export function say(text, isProblem = false, run = null) {
   const inner = $("dialog[open] .dialog-status");
   const status = inner ?? $("#announcer");
   status.textContent = "";
-  // A region that is emptied and filled in one turn counts as unchanged.
+  // A region emptied and filled in one turn counts as unchanged.
   setTimeout(() => { status.textContent = text; }, 50);
   if (inner) return;
   const toast = $("#toast");
@@ -138,7 +138,7 @@ export function say(text, isProblem = false, run = null) {
   else hideSoon(toast);
 }
 
-// Texts to take along (macro `copy_row`): selected with one click, copied with a button that says so.
+// Texts to copy (macro `copy_row`): selected with one click, copied with a button.
 
 for (const event of ["focusin", "click"]) {
   document.addEventListener(event, ({ target }) => {
@@ -162,7 +162,7 @@ document.addEventListener("click", async ({ target }) => {
   word.textContent = "Copied";
   say("Copied.");
   setTimeout(restore, 2000);
-  // Another text may be in the dialog when it opens again.
+  // The dialog may have another text when it opens again.
   copy.closest("dialog")?.addEventListener("close", restore, { once: true });
 });
 

@@ -1,4 +1,4 @@
-// Problems beside the fields they are about, and half-filled forms that survive a session's end.
+// Problems beside their fields, and drafts of forms that survive a session's end.
 
 import { beforeLogin, Problem } from "./api.js";
 import { $, me } from "./dom.js";
@@ -10,7 +10,7 @@ export function clearProblem(form) {
 
 document.addEventListener("reset", ({ target }) => clearProblem(target));
 
-/** Show a problem in a form: beside the fields it names, and what is left at its end. */
+/** Show a problem in a form: beside the fields it names, and the rest at the form's end. */
 export function showProblem(form, problem) {
   const rest = problem.fields?.length ? [] : [problem.message];
   let first;
@@ -37,7 +37,7 @@ function placeOf(form, name) {
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** What is wrong with a control, in the same words in every browser. */
+/** A control's error, in the same words in every browser. */
 function wording({ validity, validationMessage, type, minLength, min, max }) {
   if (validity.valueMissing && !validity.badInput) return "Fill in this field.";
   if (validity.tooShort) return `Use at least ${minLength} characters.`;
@@ -52,13 +52,13 @@ export function checkFields(form) {
   if (errors.length) throw new Problem(422, { errors });
 }
 
-// Drafts: kept only while a session's end leads through the log-in, only for the same user, and never a secret. Fields
-// marked so are left out, and so is any value with something like a credential in it.
+// Drafts: kept only while the user logs in again, only for the same user, and without secrets: fields marked as secret are
+// left out, and so is any value that looks like a credential.
 
 const SECRET = /_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}|\beyJ[\w-]{8}|bearer\s|basic\s|-----BEGIN|:\/\/[^/\s]*@/i;
 const ownerOf = (form) => `${me.username} ${location.pathname} ${form.dataset.draft}`;
 const mayKeep = (control) => control.type !== "password" && !SECRET.test(control.value);
-// Those of secret fields are not counted either: they are others when the form is there again.
+// Buttons of secret fields are not counted either: the next form has others.
 const controlsOf = (form) => [...form.elements].filter((control) => !control.closest("[data-secret]"));
 
 beforeLogin.add(() => {
@@ -68,7 +68,7 @@ beforeLogin.add(() => {
   sessionStorage.setItem("draft", JSON.stringify([ownerOf(form), values]));
 });
 
-/** True if this form was put away; what was put away by another page or user is forgotten. */
+/** True if this form has a draft; drafts of other pages or users are forgotten. */
 export function hasDraft(form) {
   const [owner] = JSON.parse(sessionStorage.getItem("draft") ?? "[]");
   const own = owner === ownerOf(form);
@@ -76,13 +76,13 @@ export function hasDraft(form) {
   return own;
 }
 
-/** Put back into a form what was kept of it, once. */
+/** Fill a form from its draft, once. */
 export function restoreDraft(form) {
   if (!hasDraft(form)) return;
   const [, values] = JSON.parse(sessionStorage.getItem("draft"));
   sessionStorage.removeItem("draft");
   for (const [index, kept] of values.entries()) {
-    // One after the other: a choice may make the fields that follow it.
+    // In order: a choice may make the fields after it.
     const control = controlsOf(form)[index];
     if (!kept || !control) continue;
     [control.value, control.checked] = kept;

@@ -1,4 +1,4 @@
-// A list of the API, shown in `#list` and kept up to date while the page is in use; an empty list shows `#empty`.
+// A list of the API, shown in `#list` and kept up to date while the page is used; an empty list shows `#empty`.
 
 import { api } from "./api.js";
 import { $, h, pressed, released, render } from "./dom.js";
@@ -10,8 +10,8 @@ for (const event of ["pointerdown", "keydown", "wheel", "focus"]) {
   addEventListener(event, () => { lastUse = Date.now(); }, { passive: true, capture: true });
 }
 
-/** Returns a function that does `look()`, and does it again `rest()` ms later as long as the page is visible and in use: the
- *  requests of an idle page would keep its session from ending. */
+/** Returns a function that calls `look()`, and again after `rest()` ms while the page is visible and used: the
+ *  requests of an idle page would keep its session open. */
 export function poll(look, rest) {
   let timer;
   const now = async () => {
@@ -25,20 +25,20 @@ export function poll(look, rest) {
     clearTimeout(timer);
     timer = setTimeout(turn, rest());
   };
-  // What is shown stays as it was; the next look may find the service again.
+  // The page stays as it is; the next call may reach the service.
   const turn = () => (document.hidden || Date.now() - lastUse > AWAY_MS ? again() : now().catch(() => {}));
   document.addEventListener("visibilitychange", turn);
   return now;
 }
 
-/** Let a form say what a list shows, with the choice kept in the address; `changed()` follows each change of it.
- *  Returns what gives the choice. */
+/** Let a form filter a list, with the choice in the address; each change calls `changed()`. Returns a function for
+ *  the choice. */
 export function filtering(form, changed) {
   const address = new URLSearchParams(location.search);
   for (const { name } of form.elements) if (name) form.elements[name].value = address.get(name) ?? "";
   const chosen = () => Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
   let waiting;
-  // Not with each letter; and once the fields are empty, after a reset.
+  // Not with each letter; after a reset, when the fields are empty.
   const soon = (event) => {
     if (event.type === "submit") event.preventDefault();
     clearTimeout(waiting);
@@ -51,24 +51,23 @@ export function filtering(form, changed) {
   return chosen;
 }
 
-/** A query in which a list names its parameter several times. */
+/** A query that repeats the parameter of a list. */
 export const inQuery = (values) => new URLSearchParams(Object.entries(values).flatMap(([name, value]) => [value].flat().map((one) => [name, one])));
 
 export class LiveList {
   items = [];
   more = false;
-  /** What the first page says besides its items: `total` or `counts`. */
+  /** The members of the first page besides its items: `total` or `counts`. */
   counted = {};
   #pages = 1;
   #turn = 0;
   #shown;
 
-  /** `limit` is null where the service answers all at once, and `counts` says whether it can count.
-   *  `draw(items before)` shows `items`, `busy()` says that they will change soon, `rest` is how long they keep else,
-   *  and `query()` says which ones are wanted. */
+  /** `limit` is null if the service returns all at once, and `counts` is true if it can count. `draw(items before)` shows
+   *  `items`, `busy()` is true if they will change soon, `rest` is the time between other reads, and `query()` filters. */
   constructor(path, { limit = 50, counts = true, draw, busy = () => false, rest = 5000, query = () => ({}) }) {
     Object.assign(this, { path, limit, counts, draw, busy, query });
-    /** Read everything anew that was read before, and show it. */
+    /** Read all shown items again, and show them. */
     this.refresh = poll(() => this.#read(), () => (this.busy() ? BUSY_MS : rest));
     $("#more").addEventListener("click", pressed(() => {
       this.#pages += 1;
@@ -93,8 +92,8 @@ export class LiveList {
     if (turn === this.#turn) this.#show(items, cursor !== null, counted);
   }
 
-  /** The first time, or when something else is wanted: without an answer there is nothing to show but the problem.
-   *  Returns whether there is one. */
+  /** Read for the first time, or with another filter: without an answer only the problem is shown. Returns true for an
+   *  answer. */
   begin() {
     this.#pages = 1;
     return this.refresh().then(() => true, (problem) => {
@@ -104,7 +103,7 @@ export class LiveList {
   }
 
   #show(items, more, counted) {
-    // What stays the same is not touched: it may be selected, or read aloud just now.
+    // Unchanged rows stay: they may be selected, or being read aloud.
     const content = JSON.stringify([items, more, counted]);
     if (content === this.#shown && !this.busy()) return;
     this.#shown = content;

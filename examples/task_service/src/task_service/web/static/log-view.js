@@ -5,7 +5,7 @@ import { $, counted, h, pressed, say } from "./dom.js";
 
 const view = $("#log");
 const tools = $("#log-tools").elements;
-// More lines would make the page slow; the download has all.
+// More lines would make the page slow; the download has them all.
 const MOST_LINES = 10_000;
 const ESCAPE = /\x1b\[([0-9;:]*)m|\x1b\[[0-9;:?]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)/;
 const BEGUN = /\x1b(?:\[[0-9;:?]*|\][^\x07\x1b]*)?$/;
@@ -41,7 +41,7 @@ function newLine(at) {
   line = h("span", { class: "line", "data-at": at.slice(11, 23) },
     h("a", { class: "number", href: `?run=${runId}#${id}`, "aria-label": `Line ${count}`, "data-number": count, tabindex: -1 }));
   line.id = id;
-  // The line of the address stays in the middle of what is shown.
+  // The address's line stays in the middle of the view.
   if (target && count > target + MOST_LINES / 2 && shown >= MOST_LINES) {
     $("#log-later").hidden = false;
     return;
@@ -80,7 +80,7 @@ function add(text, at) {
 export function write({ at, stream: from, text }) {
   if (from !== stream && line) add("\n", at);
   stream = from;
-  // Each stream has colours of its own, and a sequence may go on in its next piece.
+  // Each stream has its own colours, and a sequence may continue in its next piece.
   const its = states[from] ??= { held: "", style: { colour: null, marks: [] } };
   let rest = its.held + text;
   its.held = BEGUN.exec(rest)?.[0] ?? "";
@@ -98,16 +98,16 @@ function scroll() {
   frame = null;
   if (wanted) sayFound();
   if (tools.follow.checked) view.scrollTop = view.scrollHeight;
-  // What comes after the line of the address moves it to the middle.
+  // Later lines move the address's line to the middle.
   else if (!isScrolled) $(".pointed", view)?.scrollIntoView({ block: "center" });
 }
 
-/** Say something in the place of output. */
+/** Show a note in place of output. */
 export const note = (text) => view.append(h("span", { class: "system" }, text));
 
-/** Say in the place of the output that the service has not kept how much it was. Its lines are counted, too. */
+/** Show how much output the service has not kept, in its place. Its lines are counted, too. */
 export function noteMissing({ log_missing_bytes: bytes, log_missing_lines: lines }) {
-  // What is missing begins and ends in the middle of a line.
+  // The missing part begins and ends in the middle of a line.
   count += line ? lines - 1 : lines;
   line = null;
   note(`${inBytes(bytes)} of the output (lines: ${lines.toLocaleString("en")}) are not kept.\n`);
@@ -128,7 +128,7 @@ export function clear({ id }) {
 
 export const isEmpty = () => !view.childNodes.length;
 
-// Search: lines with the text are marked, and Enter goes from one to the next.
+// Search: lines with the text are marked, and Enter goes to the next.
 
 let wanted = "";
 const mark = (one) => one.classList.toggle("found", wanted !== "" && one.textContent.toLowerCase().includes(wanted));

@@ -1,4 +1,4 @@
-// Asks for the password where an operation needs a recent login (RFC 9470); the page behind the dialog stays as it is.
+// Asks for the password if an operation needs a recent login (RFC 9470); the page behind the dialog stays as it is.
 
 import { api, LOGIN, Problem } from "./api.js";
 import { onSubmit, open } from "./dialogs.js";
@@ -6,13 +6,13 @@ import { $ } from "./dom.js";
 
 const dialog = $("#reauthenticate");
 const form = $("form", dialog);
-// Who logs in at the identity provider has no password here, and follows the link in the dialog.
+// Users of the identity provider have no password here, and follow the dialog's link.
 const { password } = form.elements;
 let confirmed, asking;
 
 onSubmit(form, async () => {
   const body = { password: password.value };
-  // Until the browser has the new cookie, what was sent with the old one is refused; it waits for this lock.
+  // Until the browser has the new cookie, requests with the old cookie are refused; they wait for this lock.
   await navigator.locks.request(LOGIN, () => api("/auth/reauthenticate", { method: "POST", body, again: false }));
   confirmed = true;
   dialog.close();
@@ -25,5 +25,5 @@ async function ask() {
   if (!confirmed) throw new Problem(401, { detail: "Nothing was changed: the password was not confirmed." });
 }
 
-/** Done when the login is recent; whatever asks meanwhile gets the same dialog. Raises a problem if it was cancelled. */
+/** Ends when the login is recent; other callers get the same dialog. Raises a problem if the user cancels. */
 export const reauthenticate = () => (asking ??= ask().finally(() => { asking = null; }));

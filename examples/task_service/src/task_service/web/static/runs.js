@@ -6,8 +6,8 @@ export const isActive = (run) => run?.state === "queued" || run?.state === "runn
 
 const unanswered = new Map();
 
-/** Start a run. When it stays open whether that happened, the next attempt carries the same Idempotency-Key, so that
- *  both together make one run. */
+/** Start a run. If the result is unknown, the next attempt sends the same Idempotency-Key, so that both start only
+ *  one run. */
 async function start(path, body) {
   const request = JSON.stringify([path, body]);
   const key = unanswered.get(request) ?? crypto.randomUUID();
@@ -22,12 +22,12 @@ async function start(path, body) {
 
 export const startRun = (taskId) => start(`/tasks/${taskId}/run`);
 
-/** Run it again, with its own parameters or with others. */
+/** Run a task again, with the run's parameters or with others. */
 export const rerun = (runId, params) => start(`/runs/${runId}/rerun`, params && { params });
 
-/** Follow a run's output: `wrote({seq, at, stream, text})` is called with each piece, `progressed({fraction, text})` when
- *  its handler says how far it has come, `skipped()` where pieces are not kept, `ended(run)` once, and `failed(problem)` if it is refused. Returns what stops it.
- *  A hidden tab holds no connection: browsers open six to one host, and six such tabs would block a seventh. */
+/** Follow a run's output: `wrote({seq, at, stream, text})` is called with each piece, `progressed({fraction, text})` with
+ *  the handler's progress, `skipped()` for pieces that are not kept, `ended(run)` once, and `failed(problem)` on a refusal. Returns a function that stops.
+ *  A hidden tab has no connection: browsers open six to one host, and six such tabs would block a seventh. */
 export function followLog(runId, { wrote, skipped, progressed, ended, failed }) {
   let source;
   let last = 0;
@@ -50,7 +50,7 @@ export function followLog(runId, { wrote, skipped, progressed, ended, failed }) 
       ended(JSON.parse(data));
     });
     source.addEventListener("error", () => {
-      // The browser tries again by itself unless it was refused; then asking for the run says why, or leads to the log-in.
+      // The browser tries again unless it was refused; then a request for the run gets the reason, or leads to the log-in.
       if (source?.readyState === EventSource.CLOSED) api(`/runs/${runId}`).catch(failed);
     });
   };

@@ -1,14 +1,14 @@
 // Fields from a handler's JSON schema: texts, numbers, choices, switches, lists of texts and tables of texts with a
-// field for each entry; anything else is edited as JSON. What the user does not edit is sent back as it came, also the mask
-// that stands for a secret.
+// field for each entry; other types are edited as JSON. Unedited values are sent back unchanged, including the mask of a
+// secret.
 
 import { Problem } from "./api.js";
 import { $, h, icon, quiet } from "./dom.js";
 
-/** Whether a value stands for a secret that is set. */
+/** True for the mask of a secret that is set. */
 export const isMasked = (schema, value) => schema?.writeOnly === true && value?.secret === true;
 
-/** The elements for `schema`, filled with `values`, and `read()`, which gives the values back. Ids begin with `prefix`. */
+/** The elements for `schema`, filled with `values`, and `read()`, which returns the values. Ids begin with `prefix`. */
 export function schemaFields(schema, values = {}, prefix = "param") {
   const fields = Object.entries(schema.properties ?? {}).map(([name, own]) => {
     const make = isMasked(own, values[name]) ? secretField : field;
@@ -20,7 +20,7 @@ export function schemaFields(schema, values = {}, prefix = "param") {
   };
 }
 
-/** A property with its reference followed, and its "or null" remembered. */
+/** A property with its reference resolved, and its "or null" as a flag. */
 function resolve(own, root) {
   const follow = (part) => part.$ref?.split("/").slice(1).reduce((at, step) => at[step], root) ?? part;
   const options = (own.anyOf ?? own.allOf ?? []).map(follow);
@@ -28,7 +28,7 @@ function resolve(own, root) {
   return { ...follow(own), ...(others.length === 0 && real), ...own, nullable: options.some(({ type }) => type === "null") };
 }
 
-/** A secret that is set: it stays until it is replaced, with nothing to remove it. */
+/** A secret that is set: the user can replace it, but not remove it. */
 function secretField(prefix, name, schema, required, mask) {
   const [, replacement, read] = field(prefix, name, schema, required, undefined, true);
   const [id, place] = [`${prefix}-${name}`, `params.${name}`];
@@ -63,20 +63,20 @@ function field(prefix, name, schema, required, given, replaces = false) {
       : [isGroup ? h("span", { class: "label", id: `${id}-label` }, label) : h("label", { for: id }, label), control],
     h("p", { class: "hint", id: `${id}-hint` }, [schema.description, form, once].filter(Boolean).join(" ")),
     h("p", { class: "error", id: `${id}-error` }));
-  // A control may normalise what it is given (line breaks, spaces), refuse it, or show a default that was not given: while
-  // its parts are as they were, what was given is kept and nothing is read from it. A new required value is always read, and so is a new secret.
+  // A control may normalise its value (line breaks, spaces), refuse it, or show a default in its place: while its parts
+  // are unchanged, the given value is kept and the control is not read. A new required value, or a new secret, is always read.
   const parts = () => [...element.querySelectorAll("input, select, textarea")];
   const state = () => JSON.stringify(parts().map((part) => (part.type === "checkbox" ? part.checked : part.value)));
   if (given !== undefined) {
-    // The service checks what is entered instead.
+    // The service checks the input instead.
     for (const part of parts()) if (!part.validity.valid) for (const limit of ["required", "min", "max", "step"]) part.removeAttribute(limit);
   }
   const untouched = given === undefined && (required || replaces) ? null : state();
   return [name, element, () => (state() === untouched ? given : read())];
 }
 
-/** A list with a row for each entry, and a button that adds one. `row` makes the controls of an entry, numbers them and
- *  reads them. The count is a control as well, so that a draft restores as many rows. */
+/** A list with a row for each entry, and a button that adds a row. `row` makes, numbers and reads the controls of an
+ *  entry. The count is a control too, so that a draft restores as many rows. */
 function entries({ id, name, noun }, given, row) {
   const rows = h("div", { class: "stack tight" });
   const count = h("input", { type: "hidden", name: `${name}.count` });
@@ -114,7 +114,7 @@ function entries({ id, name, noun }, given, row) {
 
 const text = (props, value) => h("textarea", { rows: 1, spellcheck: "false", autocomplete: "off", ...props }, value);
 
-/** A list of texts: any text is an entry, an empty one and one with line breaks too. */
+/** A list of texts: any text is an entry, even if it is empty or has line breaks. */
 function listOfTexts({ id, name, title, noun }, given) {
   return entries({ id, name, noun }, given, {
     controls: (entry = "") => text({}, entry),
@@ -145,7 +145,7 @@ function tableOfTexts({ id, name, title }, given) {
     const pairs = read().filter(([key, value]) => key || value);
     for (const [index, [key]] of pairs.entries()) {
       if (!key) throw Problem.ofField(name, `Entry ${index + 1} has a value and no name.`);
-      if (pairs.findIndex(([other]) => other === key) !== index) throw Problem.ofField(name, `The name ${key} is there twice.`);
+      if (pairs.findIndex(([other]) => other === key) !== index) throw Problem.ofField(name, `The name ${key} is used twice.`);
     }
     return Object.fromEntries(pairs);
   }];
@@ -153,7 +153,7 @@ function tableOfTexts({ id, name, title }, given) {
 
 /** A control, the function that reads it, and a hint on its form. */
 function kind(name, schema, props, value) {
-  // An empty control is null where that is allowed, else left out, so that the handler's default applies.
+  // An empty control is null if allowed, else left out, so that the handler's default applies.
   const nothing = schema.nullable ? null : schema.writeOnly ? "" : undefined;
   const typed = (control, read, form) => [control, () => (control.value.trim() === "" ? nothing : read(control.value)), form];
   const area = (text) => h("textarea", { ...props, rows: 3, spellcheck: "false" }, text);

@@ -1,4 +1,4 @@
-// What every page behind the login does.
+// The script of every page behind the login.
 
 import { onReach } from "./api.js";
 import { open } from "./dialogs.js";
@@ -7,7 +7,7 @@ import { $, singleKeys } from "./dom.js";
 // Back must not show a page as it was before logging out.
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
-// Loaded when they are wanted: most pages are left without them.
+// Loaded on first use: most visits do not need them.
 async function showPalette() {
   const palette = $("#palette");
   $("input", palette).value = "";
@@ -51,5 +51,5 @@ async function retry() {
   offline.hidden = true;
 }
 
-// Commands are written on the server, which does not know the address that it is reached under.
+// The server writes the commands, but does not know the browser's address for it.
 for (const code of document.querySelectorAll(".copy-row code")) code.textContent = code.textContent.replace("{origin}", location.origin);

@@ -8,11 +8,11 @@ import { schemaFields } from "./schema-form.js";
 
 const dialog = $("#task-dialog");
 export const taskForm = $("form", dialog);
-// Whose the task is can be chosen by administrators alone.
+// Only administrators can choose the owner.
 const { name, handler, timeout_seconds: timeout, owner } = taskForm.elements;
 let asked, handlers, params, edited, saved;
 
-/** The handlers of this deployment, asked for once. */
+/** The handlers of this deployment, read once. */
 export const allHandlers = () => {
   asked ??= api("/handlers").then(({ items }) => items);
   asked.catch(() => { asked = null; });
@@ -28,7 +28,7 @@ function showParams() {
 
 handler.addEventListener("change", showParams);
 
-/** Open the form, empty or for `task`; `done(task)` is called with what the service saved. */
+/** Open the form, empty or for `task`; `done(task)` is called with the saved task. */
 export async function openTask(done, task = null) {
   handlers = await allHandlers();
   edited = task;

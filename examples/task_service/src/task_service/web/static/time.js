@@ -1,4 +1,4 @@
-// Times as people say them, with the exact one behind; kept true while the page is open.
+// Times in words, with the exact time as a tooltip, updated while the page is open.
 
 const DAY = 86_400;
 const UNITS = [["year", 365 * DAY, 2], ["month", 30 * DAY, 2], ["day", DAY, 1], ["hour", 3600, 1], ["minute", 60, 1]];
@@ -15,7 +15,7 @@ function words(iso) {
   return relative.format(seconds < 0 ? Math.trunc(seconds / size) : Math.round(seconds / size), unit);
 }
 
-/** A `<time>`, or `none` where there is no time. */
+/** A `<time>`, or `none` without a time. */
 export function when(iso, none = "Never") {
   if (!iso) return none;
   const element = document.createElement("time");
@@ -25,7 +25,7 @@ export function when(iso, none = "Never") {
   return element;
 }
 
-/** How many seconds a run took, or takes so far. */
+/** The seconds that a run took, or takes so far. */
 export const secondsOf = ({ started_at: start, finished_at: end }) =>
   Math.max(0, ((end ? new Date(end) : Date.now()) - new Date(start)) / 1000);
 

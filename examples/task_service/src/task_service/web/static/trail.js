@@ -9,7 +9,7 @@ const filter = (name, value, shown = value) => h("a", { href: `/admin/audit?${ne
 /** A value of any kind as text. */
 export const plain = (value) => (Array.isArray(value) ? value.map(plain).join(", ") : typeof value === "string" ? value : JSON.stringify(value));
 
-/** The page of a key that is named here: an administrator's leads to any key. */
+/** The page of a key named here: an administrator's page leads to any key. */
 const keyLink = (id, name) => (me.may("admin:keys") ? h("a", { href: `/admin/keys/${id}` }, name ?? id) : name ?? h("code", {}, id));
 
 function who({ actor, credential: { kind, id, name } }) {
@@ -32,10 +32,10 @@ function what({ action, details }) {
 const WHEN = ["Time", ({ at }) => when(at)];
 const FROM = ["Address", ({ address }) => quiet(address)];
 
-/** Columns for the trail of one thing, whose owner reads it. */
+/** Columns for the trail of one object, for its owner. */
 export const OWN_TRAIL = [["Action", what, "main"], ["User", who, "wrap"], WHEN, FROM];
 
-/** Columns for the whole log, where names lead to all that is about them. */
+/** Columns for the whole log, where names lead to all of their entries. */
 export const TRAIL = [
   ["Action", what, "main"],
   ["User", (entry) => (entry.actor ? [filter("actor", entry.actor.username), who(entry)[1]] : who(entry)), "wrap"],

@@ -1,4 +1,4 @@
-// What is done with one key, in dialogs: show its value once, rotate, revoke and delete it. For the list and the key's own page.
+// Dialogs of a key: show its value once, rotate, revoke and delete it. For the list and the key's own page.
 
 import { api } from "../api.js";
 import { $, h, say } from "../dom.js";
@@ -8,7 +8,7 @@ import { isAnyones, keysPath } from "./owner.js";
 
 let changed = async () => {};
 
-/** Waits for `act(key's id, what)` after each change; `what` is "created", "revoked" or "deleted". */
+/** Awaits `act(key's id, what)` after each change; `what` is "created", "revoked" or "deleted". */
 export const afterChange = (act) => { changed = act; };
 
 // The value, once.
@@ -28,7 +28,7 @@ export async function reveal({ id, name, key }) {
   await closed;
 }
 
-/** Nothing of the value stays: not in the page, and not in what the browser keeps of it for Back. */
+/** Remove the value from the page, also from the browser's copy for Back. */
 function forget() {
   removeEventListener("beforeunload", warnBeforeLeaving);
   value.textContent = $(".dialog-status", revealed).textContent = "";
@@ -49,7 +49,7 @@ const rotateDialog = $("#rotate-dialog");
 const rotateForm = $("form", rotateDialog);
 let rotated, successor;
 
-/** Make a successor; `done(it)` follows once its value was saved. */
+/** Make a successor; `done(successor)` is called after the user has saved its value. */
 export function rotate(key, done) {
   rotated = key;
   successor = done;
@@ -67,13 +67,13 @@ onSubmit(rotateForm, async () => {
   successor(created);
 });
 
-/** The choice to end what a key, or several, have started. */
+/** The choice to end the runs of keys. */
 export const cancelRuns = (whose) => {
   const box = h("input", { type: "checkbox" });
   return [box, h("label", { class: "check" }, box, `Also cancel ${whose} runs`)];
 };
 
-/** Revoke a key; `first` is said before everything else. */
+/** Revoke a key; the question begins with `first`. */
 export function revoke(key, first = null) {
   const [box, choice] = cancelRuns("its");
   confirm({
@@ -93,7 +93,7 @@ export function revoke(key, first = null) {
   });
 }
 
-/** Take a key that has ended off the list. */
+/** Delete a key that has ended. */
 export const remove = (key) => confirm({
   title: `Delete ${key.name}?`,
   text: "delete-text",

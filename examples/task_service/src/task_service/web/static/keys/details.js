@@ -1,4 +1,4 @@
-// What lists, pages and forms show of a key.
+// A key's details in lists, pages and forms.
 
 import { api } from "../api.js";
 import { counted, h, icon, quiet, tags } from "../dom.js";
@@ -6,13 +6,13 @@ import { inQuery } from "../list.js";
 import { daysTo, when } from "../time.js";
 import { isAnyones } from "./owner.js";
 
-/** When a key expires; in the last week of a key that works it is a warning. */
+/** When a key expires, with a warning in an active key's last week. */
 export function expiry({ status, expires_at: at }) {
   if (!at) return quiet("Never");
   return status === "active" && daysTo(at) <= 7 ? h("span", { class: "warn" }, icon("warn"), when(at)) : when(at);
 }
 
-/** Columns of each list of keys: what a key may do, and when. */
+/** Columns of each list of keys: permissions and times. */
 export const KEY_COLUMNS = [
   ["Scopes", ({ scopes, resources }) => [
     !scopes ? quiet(isAnyones ? "All of the owner’s" : "All of mine") : !scopes.length ? quiet("None") : tags(scopes),
@@ -25,7 +25,7 @@ export const KEY_COLUMNS = [
 
 const listed = ({ value }) => value.split(/\s+/).filter(Boolean);
 
-/** Fill in a form with what is known of a key, or with nothing. */
+/** Fill in a form with a key's details, or empty it. */
 export function fillDetails({ name, description, labels, networks }, key) {
   name.value = key?.name ?? "";
   description.value = key?.description ?? "";
@@ -33,7 +33,7 @@ export function fillDetails({ name, description, labels, networks }, key) {
   networks.value = key?.networks?.join(" ") ?? "";
 }
 
-/** What a form says, as the API takes it. */
+/** A form's values for the API. */
 export function readDetails({ name, description, labels, networks }) {
   const places = listed(networks);
   return {
@@ -44,7 +44,7 @@ export function readDetails({ name, description, labels, networks }) {
   };
 }
 
-/** The tasks that a key is limited to, as pairs of id and name; one that is gone has no name. */
+/** A key's tasks, as pairs of id and name; a deleted task has no name. */
 export async function tasksOf({ resources }) {
   const ids = resources.map((one) => one.replace("task:", ""));
   const { items } = ids.length ? await api(`/tasks?${inQuery({ limit: 100, id: ids })}`) : { items: [] };

@@ -1,19 +1,19 @@
-// Whose keys a page shows: the user's own, those of the service account that the page names, or any owner's.
+// The owner of a page's keys: the user, the page's service account, or any owner.
 
 import { $ } from "../dom.js";
 
 const { accountId } = $("[data-account-id]")?.dataset ?? {};
 
-/** On an administrator's page of any key, who sees and revokes it and nothing else. */
+/** True on an administrator's page of any key, which can only show and revoke it. */
 export const isAnyones = location.pathname.startsWith("/admin/keys");
 
-/** What each request about the keys of a service account says besides its own query. */
+/** The query parameters of each request about a service account's keys. */
 export const acting = accountId ? { on_behalf_of: accountId } : {};
 
-/** Which tasks a key of this owner can be limited to; the page of a service account has its name as the title. */
+/** The tasks to which a key of this owner can be limited; the title of a service account's page is its name. */
 export const ownTasks = () => accountId && { owner: $("#name").textContent };
 
-/** The address in the API of what is under `/keys`. */
+/** The API's address of a path under `/keys`. */
 export function keysPath(path, query = {}) {
   const words = new URLSearchParams({ ...query, ...acting }).toString();
   const at = `${isAnyones ? "/admin" : ""}/keys${path}`;

@@ -23,7 +23,7 @@ const choice = (id, name, owner) => {
   return h("label", { class: "check", title: id }, box, h("span", {}, name, " ", owner !== me.username && quiet(owner)));
 };
 
-/** Show what is picked, and what the search finds. */
+/** Show the picked tasks, and those that the search finds. */
 async function find() {
   const wanted = search.value.trim();
   const query = new URLSearchParams({ limit: 50, sort: "name", ...(wanted && { search: wanted }), ...ownTasks() });
@@ -63,6 +63,6 @@ export function limitTo(tasks) {
 /** The resources of the new key; null for all tasks of its owner. */
 export function resources() {
   const ids = [...picked().keys()];
-  if (limited.checked && !ids.length) throw Problem.ofField("resources", "Tick at least one task, or let the key reach all of them.");
+  if (limited.checked && !ids.length) throw Problem.ofField("resources", "Tick at least one task, or choose all tasks.");
   return limited.checked ? ids.map((id) => `task:${id}`) : null;
 }

@@ -62,7 +62,7 @@ input.addEventListener("keydown", async (event) => {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (step && places.length) choose((chosen + step + places.length) % places.length);
   else if (event.key === "Enter") {
-    // What was typed last counts, also before its answer.
+    // Only the answer for the last text is shown.
     clearTimeout(waiting);
     if (input.value.trim() !== searched) await look();
     if (places[chosen]) location.assign(places[chosen].href);

@@ -4,7 +4,7 @@ import { confirm, onSubmit } from "../dialogs.js";
 import { LiveList } from "../list.js";
 import { when } from "../time.js";
 
-/** What a browser calls itself, in few words. Edge and Opera also say that they are Chrome, which says that it is Safari. */
+/** A browser's short name. Edge and Opera also name Chrome, which also names Safari. */
 function device(agent) {
   const named = (...names) => names.find((name) => agent?.includes(name));
   return [named("Edg", "OPR", "Firefox", "Chrome", "Safari", "curl"), named("Android", "iPhone", "iPad", "Mac OS", "Windows", "Linux")]
@@ -49,7 +49,7 @@ $("#end-others").addEventListener("click", () => confirm({
   },
 }));
 
-// Who logs in at the identity provider has no password here.
+// Users of the identity provider have no password here.
 const form = $("#password");
 const { current, chosen, repeated } = form?.elements ?? {};
 

@@ -5,10 +5,10 @@ import { filtering, LiveList } from "../list.js";
 import { KEY_COLUMNS } from "../keys/details.js";
 
 const DAY_MS = 86_400_000;
-// What one request revokes.
+// The most keys that a request revokes.
 const MOST = 200;
 
-/** The chosen numbers of days as times, from the beginning of a day: so a page has the same address when it is read again. */
+/** The chosen numbers of days as times, from the beginning of a day: so the next read has the same address. */
 function query() {
   const { owner, status, ...days } = chosen();
   const today = Math.floor(Date.now() / DAY_MS);
@@ -23,7 +23,7 @@ const chosen = filtering($("#filter"), () => {
 });
 const keys = new LiveList("/admin/keys", { limit: 100, counts: false, rest: 30_000, query, draw });
 
-// The ids of the keys that are ticked.
+// The ids of ticked keys.
 const picked = new Set();
 const revokePicked = $("#revoke");
 
@@ -37,7 +37,7 @@ const pick = (key) => (key.status === "revoked" ? null : selectBox(picked, key, 
 
 const owner = (id, name) => (id.startsWith("svc_") && name ? h("a", { href: `/admin/service-accounts/${id}` }, name) : name ?? quiet("No user"));
 
-/** What a key can do now: that of a disabled owner is refused. */
+/** A key's present state: keys of a disabled owner are refused. */
 const effective = ({ status, owner_disabled: disabled }) => (status === "active" && disabled ? "owner_disabled" : status);
 
 const COLUMNS = [
@@ -51,7 +51,7 @@ const COLUMNS = [
 ];
 
 function draw() {
-  // The service reads many keys for a page, and not all of them.
+  // The service reads many keys for a page, but not all.
   $("#empty").textContent = keys.more ? "No keys match so far. Show more to look further." : "No keys match.";
   render($("#list"), table("All keys", COLUMNS, keys.items, (key) => effective(key) !== "active" && "ended"));
   count();

@@ -1,6 +1,6 @@
-// The reference of the API: Swagger UI, over the document that the service serves itself.
+// The reference of the API: Swagger UI with the service's own document.
 
-// It has dark colours, under a class of its own.
+// Swagger UI has its own class for dark colours.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const showColours = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
 dark.addEventListener("change", showColours);
@@ -24,7 +24,7 @@ const layout = ({ React: { createElement } }) => ({
           part("Models")));
     },
   },
-  // It puts a link into each button that opens an operation; a click on the button changes the address all the same.
+  // Swagger UI puts a link into each button of an operation; a click on the button also changes the address.
   wrapComponents: { DeepLink: () => ({ text }) => createElement("span", null, text) },
 });
 
@@ -41,7 +41,7 @@ SwaggerUIBundle({
   validatorUrl: null,
 });
 
-// What it leaves out for keyboards and screen readers. Its tables of responses are tables, and no landmarks.
+// Corrections for keyboards and screen readers. Tables of responses are tables, not landmarks.
 function complete() {
   for (const block of reference.querySelectorAll("pre:not([tabindex])")) block.tabIndex = 0;
   for (const table of reference.querySelectorAll("table[role]")) table.removeAttribute("role");

@@ -6,7 +6,7 @@ const chosen = filtering($("#filter"), changed);
 // Filters in force are shown.
 $("#filter details").open = [...document.querySelectorAll("details input")].some(({ value }) => value);
 
-/** The beginning of a day of this place, as the API wants it. */
+/** The beginning of a local day, for the API. */
 function dayStart(day, later = 0) {
   const date = new Date(`${day}T00:00`);
   date.setDate(date.getDate() + later);

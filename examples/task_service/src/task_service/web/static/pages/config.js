@@ -26,7 +26,7 @@ form.addEventListener("reset", (event) => {
 const changes = () => Object.keys(config ?? {}).map((name) => [name, read(form.elements[name])])
   .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(config[name]));
 
-// The browser asks before it leaves edits behind, except on the way to the log-in, which keeps them as a draft.
+// The browser asks before it discards edits, except on the way to the log-in, which keeps a draft.
 const warnBeforeLeaving = (event) => { if (changes().length) event.preventDefault(); };
 addEventListener("beforeunload", warnBeforeLeaving);
 beforeLogin.add(() => removeEventListener("beforeunload", warnBeforeLeaving));
@@ -40,7 +40,7 @@ onSubmit(form, async () => {
 
 try {
   fill(await api("/admin/config"));
-  // Until now, what was typed would have been overwritten.
+  // Earlier input would have been overwritten.
   for (const group of form.querySelectorAll("fieldset")) group.disabled = false;
   restoreDraft(form);
 } catch (problem) {

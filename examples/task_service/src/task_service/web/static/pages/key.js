@@ -21,7 +21,7 @@ let activity;
 
 const link = (other) => h("a", { href: keyPage(other) }, h("code", {}, other));
 
-/** A task that the key reaches; the id is all that is known of one that is gone. */
+/** A task that the key reaches; of a deleted task only the id is known. */
 const taskLink = ([task, title], index) => [
   index > 0 && ", ",
   title ? h("a", { href: `/tasks/${task}` }, title) : h("span", {}, h("code", {}, task), quiet(" (gone)")),
@@ -45,14 +45,14 @@ function draw() {
   $("#effects").classList.remove("waiting");
   const scopes = key.scopes ?? (isAnyones ? [] : Object.keys(words));
   $("#may").replaceChildren(...(scopes.length || !key.scopes ? [] : [h("li", {}, "Nothing: it has no permission.")]),
-    ...(key.scopes ? [] : [h("li", {}, h("strong", {}, isAnyones ? "All that its owner may do, at any time." : "All that you may do, and what you are granted later. Now:"))]),
+    ...(key.scopes ? [] : [h("li", {}, h("strong", {}, isAnyones ? "All permissions of its owner, at any time." : "All your permissions, also later ones. Now:"))]),
     ...scopes.map((scope) => h("li", {}, words[scope] ?? "A permission that you do not have", " ", h("code", { class: "quiet" }, scope))),
-    tasks ? h("li", {}, tasks.length ? "Only with these tasks, and it creates none: " : "It reaches no task.", ...tasks.flatMap(taskLink)) : "");
+    tasks ? h("li", {}, tasks.length ? "Only with these tasks; it cannot create tasks: " : "With no task.", ...tasks.flatMap(taskLink)) : "");
   const isActive = key.status === "active";
   if (!isActive) {
     $("#end-title").textContent = key.revoked_at ? "It is revoked" : "It has expired";
     $("#end").replaceChildren(h("li", {}, key.revoked_at ? ["It was revoked ", when(key.revoked_at), ", for good."] : ["It expired ", when(key.expires_at), "."]),
-      h("li", {}, "Requests with it are refused. To let its program go on, create another key."));
+      h("li", {}, "Requests with this key are refused. Create another key for its program."));
   }
   $("#actions")?.classList.remove("waiting");
   const usable = [isActive, isActive && !key.replaced_by, isActive, !isActive];
@@ -60,7 +60,7 @@ function draw() {
   drawRotation();
 }
 
-/** What it replaced, or what replaces it. The entry of its creation names its predecessor. */
+/** Its predecessor and successor. The entry of its creation names the predecessor. */
 function drawRotation() {
   const predecessor = trail.items.find(({ action }) => action === "key.created")?.details.predecessor;
   const rotation = $("#rotation");
@@ -74,8 +74,8 @@ function drawRotation() {
 const DAYS = 30;
 const dayOf = new Intl.DateTimeFormat("en", { day: "numeric", month: "long", timeZone: "UTC" });
 
-/** The requests of each day, today at the right: a bar is as high as there were requests, and a day on which some were
- *  refused has a mark below as well as a colour. */
+/** The requests of each day, today at the right: a bar is as high as the number of requests, and a day with refused
+ *  requests has a colour and a mark below. */
 function drawRequests() {
   const found = Object.fromEntries(activity.days.map((one) => [one.day, one]));
   const days = Array.from({ length: DAYS }, (_, index) => {

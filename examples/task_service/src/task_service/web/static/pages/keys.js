@@ -14,7 +14,7 @@ const newKey = $("#new");
 
 // The list.
 
-/** What an owner should look at, each with a remedy that is one click away. */
+/** Warnings for the owner, each with a remedy one click away. */
 function hints(key) {
   if (!newKey || key.status !== "active" || key.replaced_by) return [];
   const hint = (what, remedy, act) => h("span", {}, icon("warn"), `${what} · `,
@@ -34,7 +34,7 @@ function actions(key) {
   return [!key.replaced_by && named("Rotate", (one) => rotate(one, focusKey)), named("Revoke", (one) => revoke(one))];
 }
 
-/** Unless the user types elsewhere by now: the list may have come late. */
+/** Unless the user is already typing elsewhere: the list may be late. */
 const focusKey = ({ id }) => document.activeElement.matches("input") || focusOn(`row:${id}`);
 
 const COLUMNS = [
@@ -55,7 +55,7 @@ const filter = $("#filter");
 const chosen = filtering(filter, () => keys.begin());
 const keys = new LiveList("/keys", { limit: 100, draw, rest: 30_000, query: () => ({ ...chosen(), ...acting }) });
 
-/** How many keys end soon, as the first line of the list. */
+/** The number of keys that end soon, as the first line of the list. */
 function ending() {
   const { expiring } = keys.counted;
   const { status, sort } = chosen();
@@ -73,7 +73,7 @@ function draw() {
   const all = Object.values(counts).reduce((sum, count) => sum + count);
   for (const radio of filter.elements.status) radio.nextElementSibling.textContent = counts[radio.value] ?? all;
   const { search, status } = chosen();
-  // What is not in the list, or has ended, is not revoked unseen.
+  // Keys that are not in the list, or have ended, are not revoked unseen.
   const shown = keys.items.filter(({ status: its }) => its === "active").map(({ id }) => id);
   for (const id of selected) if (!shown.includes(id)) selected.delete(id);
   drawBulk();
@@ -99,10 +99,10 @@ form.addEventListener("change", () => {
   for (const scope of scopes) scope.disabled = reach.value !== "some";
 });
 
-/** The key whose place the new one takes: a key without an end cannot be given one. */
+/** The key that the new key replaces: a key without an expiry cannot get one. */
 let replaced = null;
 
-/** Open the form, with what another key is and may do, or with what was typed before a session ended. */
+/** Open the form, with another key's details, or with a draft from before a session's end. */
 async function create(like = null) {
   const tasks = like?.resources ? await tasksOf(like) : null;
   replaced = like;
@@ -122,7 +122,7 @@ onSubmit(form, async () => {
   const ticked = scopes.filter(({ checked }) => checked).map(({ value }) => value);
   // A preset is written as its scopes.
   const chosen = reach.value === "all" ? null : reach.value === "some" ? ticked : reach.value.split(" ");
-  if (chosen?.length === 0) throw Problem.ofField("scopes", "Tick at least one permission, or choose one of the others.");
+  if (chosen?.length === 0) throw Problem.ofField("scopes", "Tick at least one permission, or choose another option.");
   const created = await api(keysPath(""), { method: "POST", body: {
     ...readDetails(form.elements),
     scopes: chosen,

@@ -1,3 +1,3 @@
-// A browser stores the login cookie only if the connection is encrypted; elsewhere a login would seem to fail.
+// A browser stores the login cookie only on an encrypted connection; otherwise a login would seem to fail.
 
 document.querySelector("#insecure").hidden = isSecureContext;

@@ -21,7 +21,7 @@ const COLUMNS = [
 ].filter(Boolean);
 
 const chosen = filtering($("#filter"), () => runs.begin());
-// A list that is read page by page must not move its beginning.
+// A list read page by page must keep its beginning.
 let since;
 
 function query() {

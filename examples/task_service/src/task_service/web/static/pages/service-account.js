@@ -76,7 +76,7 @@ $("#delete").addEventListener("click", () => confirm({
 
 try {
   await look();
-  // The list of its keys is that of a user's own.
+  // The same list as for a user's own keys.
   await import("./keys.js");
   isListed = true;
   draw();

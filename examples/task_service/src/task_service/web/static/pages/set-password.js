@@ -1,4 +1,4 @@
-// The secret of the link comes after the `#`, which browsers do not send; it leaves the address bar at once.
+// The link's secret is after the `#`, which browsers do not send; it leaves the address bar at once.
 
 import { api, Problem } from "../api.js";
 import { $ } from "../dom.js";
@@ -11,7 +11,7 @@ const form = $("#set-password");
 const { password, repeated } = form.elements;
 $("#no-token").hidden = Boolean(token);
 
-/** A link that is used or expired says so before a password is typed. */
+/** Report a used or expired link before the user types a password. */
 async function check() {
   try {
     const { username } = await api("/auth/password-link", { method: "POST", body: { token }, loggedIn: false });

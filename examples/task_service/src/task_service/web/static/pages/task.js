@@ -17,11 +17,11 @@ const path = `/tasks/${encodeURIComponent(taskId)}`;
 let task, handlers, followed;
 let isUnused = false;
 let selected = new URLSearchParams(location.search).get("run");
-// The selected run, also where it is not among those that the list shows.
+// The selected run, even if the list does not show it.
 let shown;
 let stopFollowing = () => {};
 
-// Parameters up to this length stand beside each other.
+// Parameters up to this length are side by side.
 const SHORT = 16;
 const bare = /^[\w./:=@%+,-]+$/;
 
@@ -63,8 +63,8 @@ const runs = new LiveList(`${path}/runs`, {
   draw: drawRuns,
 });
 
-/** The runs that are over, the oldest at the left: each bar is as high as its run was long, and one that did not succeed
- *  has a mark below as well as a colour. */
+/** The ended runs, the oldest at the left: each bar is as high as its run was long, and a run that did not succeed has
+ *  a colour and a mark below. */
 function drawChart() {
   const over = runs.items.filter(({ started_at: start, finished_at: end }) => start && end).toReversed();
   $("#chart").hidden = over.length < 2;
@@ -142,14 +142,14 @@ function drawRun(run) {
   progress.hidden = true;
   clear(run);
   let isWhole = true;
-  // The end of what is being written stays in view.
+  // The end of the output stays in view.
   $("#log").classList.toggle("live", isActive(run));
   if (isActive(run)) $("#selected").scrollIntoView({ block: "nearest" });
   stopFollowing = followLog(run.id, {
     wrote: write,
     skipped() {
       if (!isActive(run)) return noteMissing(run);
-      if (isWhole) note("Output comes faster than it can be shown. What is kept is shown at the end.\n");
+      if (isWhole) note("Output comes faster than it can be shown. The kept output is shown at the end.\n");
       isWhole = false;
     },
     failed: (problem) => note(problem.message),
@@ -182,7 +182,7 @@ async function started(run) {
   select(run.id);
 }
 
-// A run again, with other parameters than it had.
+// A run again, with other parameters.
 
 const changeDialog = $("#rerun-dialog");
 const changeForm = $("form", changeDialog);
@@ -191,7 +191,7 @@ let changed, fields;
 async function change({ id, number }) {
   const { handler, params } = await api(`/runs/${id}`);
   const { params_schema: schema } = handlers.find(({ name }) => name === handler) ?? {};
-  if (!schema) throw new Problem(422, { detail: `The handler ${handler} of this run is not installed any more.` });
+  if (!schema) throw new Problem(422, { detail: `The handler ${handler} of this run is no longer installed.` });
   changed = id;
   fields = schemaFields(schema, params, "rerun");
   $("h2", changeForm).textContent = number === null ? "Run again" : `Run #${number} again`;

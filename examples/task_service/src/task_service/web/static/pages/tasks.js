@@ -43,7 +43,7 @@ const tasks = new LiveList("/tasks", {
   query: () => ({ ...chosen(), recent_runs: 12 }),
   busy: () => tasks.items.some((task) => isActive(task.last_run)),
   draw(before) {
-    // Without any tasks the page explains them; where none match, there are others.
+    // Without any tasks the page explains them; a filter may hide all tasks.
     const { sort, ...conditions } = chosen();
     const isFiltered = Object.keys(conditions).length > 0;
     const isEmpty = !tasks.items.length;

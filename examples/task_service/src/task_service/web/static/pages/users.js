@@ -39,7 +39,7 @@ function changeRole({ id, username: name, roles }) {
   });
 }
 
-/** Who can get the tasks of a user: every other enabled user, and the service accounts. */
+/** New owners for a user's tasks: every other enabled user, and the service accounts. */
 async function otherOwners(user) {
   const [people, accounts] = await Promise.all(["users?sort=name&", "service-accounts?"].map((path) => api(`/admin/${path}disabled=false&limit=200`)));
   return [...people.items.map(({ id, username }) => [id, username]), ...accounts.items.map(({ id, name }) => [id, `${name} (service account)`])]
