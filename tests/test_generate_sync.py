@@ -32,3 +32,10 @@ spec.loader.exec_module(generate_sync)
 )  # fmt: skip
 def test_what_awaits_becomes_what_blocks(awaits: str, blocks: str) -> None:
     assert generate_sync.blocking(awaits) == blocks
+
+
+def test_every_phrase_is_found() -> None:
+    """A docstring that was rewritten would say in the blocking half what only the awaiting one does."""
+    folders = [SCRIPT.parents[1] / folder for folder in generate_sync.SOURCES]
+    sources = "".join(path.read_text("utf-8") for each in folders for path in each.glob("*.py"))
+    assert [phrase for phrase in generate_sync.PHRASES if phrase not in sources] == []
