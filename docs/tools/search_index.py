@@ -15,15 +15,16 @@ WORDS: Final[Mapping[str, str]] = {
     "how-to/adopt/": "add existing integrate sqlmodel advanced-alchemy",
     "explanation/how-it-works/": "fresh login sudo mode architecture",
     "reference/key-format/": "prefix checksum regex bcrypt argon2 hasher sha256 cli",
-    "explanation/lease/": "caching stale fork",
+    "explanation/lease/": "lease caching stale fork",
     "explanation/comparison/": "2fa two-factor passkeys grpc mtls oauth server alternatives",
-    "explanation/performance/": "benchmark latency slow fast speed",
+    "explanation/performance/": "benchmark latency throughput second slow fast speed",
     "how-to/audit-log/": "history events hook logging redact sentry mask",
     "how-to/beside-sessions/": (
         "cookies csrf refresh bearer token logout log out revoke all devices multiple backends change password current_user "
         "model set loader"
     ),
-    "how-to/database/": "migration alembic sqlalchemy postgresql sqlite mysql mariadb pool outage down",
+    "how-to/database/": "migration alembic sqlalchemy async postgresql sqlite mysql mariadb pool outage down",
+    "how-to/extend/": "own storage backend mongodb dynamodb",
     "how-to/fastapi/": "swagger authorize button authorization header",
     "how-to/identity-provider/": "auth0 cognito azure entra okta keycloak google integration jwks oauth oidc openid connect sso",
     "how-to/leaked-keys/": "revoke compromised stolen incident scanner github pre-commit gitleaks trufflehog",
