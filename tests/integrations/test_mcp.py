@@ -519,6 +519,18 @@ async def test_a_client_can_show_what_no_scope_would_change(
     assert server.received == []
 
 
+@pytest.mark.parametrize("name", [None, 7, True, ["7"]], ids=repr)
+async def test_a_name_that_is_no_text_is_in_no_table(
+    name: object, world: World, server: Server
+) -> None:
+    table = dict.fromkeys((str(name), "{+any}"), server.auth.require("tasks:read"))
+    app = server.auth.protect(server, tools=table, resources=table)
+    for call in (rpc("tools/call", name=name), rpc("resources/read", uri=name)):
+        reply = await post(app, world.bearer("key"), call)
+        assert reply.json["error"]["data"]["code"] == "not_found"
+    assert server.received == []
+
+
 @pytest.mark.parametrize(
     ("method", "params"),
     [

@@ -35,7 +35,13 @@ from urllib.parse import unquote, urljoin, urlsplit
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit import AuditedRoute, register_reader
 from msk_auth._sync.authenticator import Authenticator
-from msk_auth.core.errors import ConfigurationError, NotFound, Problem, RequestMalformed
+from msk_auth.core.errors import (
+    ConfigurationError,
+    LoginTooOld,
+    NotFound,
+    Problem,
+    RequestMalformed,
+)
 from msk_auth.core.model import Principal, UserT
 from msk_auth.core.policy import SAFE_METHODS, Policy, any_credential, lasting, require
 from msk_auth.http.admission import AUTHENTICATED, known_principal
@@ -339,9 +345,11 @@ class _Gate:
                 # Only the arguments of a call show its resource.
                 demanded = policy if kind == "resources" else lasting(policy)
                 self._auth.authenticator.authorize(principal, demanded, parameters)
-        except Problem as problem:
-            # A 401 asks for a new login, which is enough.
-            return problem.status == 401
+        except LoginTooOld:
+            # A new login is enough.
+            return True
+        except Problem:
+            return False
         return True
 
     def _rows(self, kind: str, name: object, given: object = None) -> Sequence[Row]:
@@ -350,21 +358,22 @@ class _Gate:
         Raises:
             NotFound: No row matches, so no caller can use it.
         """
-        text = str(name)  # Other types match nothing.
         # A missing argument matches no resource.
         arguments = defaultdict(str, _object(given))
         table = self.tables.get("resources" if kind == "resourceTemplates" else kind)
         if table is None:
             return [(_REQUIRE, arguments)]
-        rows: Sequence[Row] = [(table[text], arguments)] if text in table else []
-        if kind == "resources":
-            rows = self._matching(text)
+        rows: Sequence[Row] = []
+        if isinstance(name, str) and kind == "resources":
+            rows = self._matching(name)
+        elif isinstance(name, str) and name in table:
+            rows = [(table[name], arguments)]
         if not rows:
             raise _NotServed
         return rows
 
     def _matching(self, uri: str) -> Sequence[Row]:
-        """The rows that guard a URI; none if no row names it. The URI alone says what it is about, whatever else the client sends."""
+        """The rows that guard a URI; none if no row names it. Only the URI decides, not the client's arguments."""
         plain = unquote(uri)
         if len(uri) > _LONGEST or _AMBIGUOUS_URI.search(uri) or _DOT_SEGMENT.search(plain):
             return []
