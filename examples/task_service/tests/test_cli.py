@@ -411,6 +411,17 @@ def test_a_command_names_a_disk_that_is_full(
     assert error.endswith(f" GiB are free for {data}. Run: task-service doctor")
 
 
+def test_a_copy_that_fails_is_one_line_without_valid_settings(tmp_path: Path) -> None:
+    source = tmp_path / "source.sqlite3"
+    source.write_bytes(b"this is no database" * 100)
+    words = ["--from", f"sqlite:///{source}", "--to", f"sqlite:///{tmp_path / 'copy.sqlite3'}"]
+    done = run(tmp_path / "data", "copy-data", *words, PORT="eighty")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == (
+        "Error: The database cannot answer: file is not a database. Run: task-service doctor\n"
+    )
+
+
 def test_the_doctor_names_every_setting_that_is_wrong(tmp_path: Path) -> None:
     done = run(tmp_path / "data", "doctor", PORT="eighty", WORKERS="none")
     assert done.exit_code == 1

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import wraps
 from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TextIO
@@ -32,7 +32,7 @@ from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
 from .db.paging import PageRequest
 from .deployment import check_parameter_keys, forget_deployment_id, forget_secrets
-from .doctor import examine, reported, scarce_space
+from .doctor import examine, free_space, reported
 from .memory import hide_memory, keep_what_exists, return_large_blocks
 from .observability import RunMetrics, configure_logging, serve_worker_metrics
 from .restore import list_actions, read_export, refuse_what_ended
@@ -59,9 +59,12 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except StoreUnavailable as error:
             reasons = [f"The database cannot answer: {reported(error)}"]
-            # SQLite may call a full disk an I/O error.
-            if scarce := scarce_space(load_settings().data_dir):
-                reasons.append(f"Only {scarce}")
+            # `copy-data` runs without valid settings.
+            with suppress(ConfigurationError):
+                # SQLite may call a full disk an I/O error.
+                state, is_scarce = free_space(load_settings().data_dir)
+                if is_scarce:
+                    reasons.append(f"Only {state}")
             reasons.append("Run: task-service doctor")
             raise click.ClickException(". ".join(reasons)) from None
         except MskAuthError as error:

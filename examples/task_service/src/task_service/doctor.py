@@ -101,26 +101,22 @@ async def _data_folder(folder: Path) -> str:
     return str(folder)
 
 
-def scarce_space(folder: Path) -> str | None:
-    """The free space of a folder in words, if it is scarce."""
-    free, state = _space(folder)
-    return state if free < MIN_FREE_BYTES else None
-
-
-def _space(folder: Path) -> tuple[int, str]:
+def free_space(folder: Path) -> tuple[str, bool]:
+    """The free space for a folder in words, and whether it is scarce."""
     # The folder, or its nearest existing parent.
     existing = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(existing).free
-    return free, f"{free / 1024**3:.1f} GiB are free for {folder}"
+    return f"{free / 1024**3:.1f} GiB are free for {folder}", free < MIN_FREE_BYTES
 
 
 async def _free_space(folder: Path) -> str:
-    if scarce := scarce_space(folder):
+    state, is_scarce = free_space(folder)
+    if is_scarce:
         raise ConfigurationError(
-            f"only {scarce}; make room, and do not restart processes that serve: they continue to read, and write again when"
+            f"only {state}; make room, and do not restart processes that serve: they continue to read, and write again when"
             " there is space"
         )
-    return _space(folder)[1]
+    return state
 
 
 async def _secrets(folder: Path) -> str:
