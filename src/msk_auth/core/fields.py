@@ -378,27 +378,7 @@ EDITABLE: Final = tuple(name for name, each in INPUTS.items() if each.is_editabl
 """The names of the fields that people edit."""
 
 
-def shown(record: object) -> dict[str, Any]:
-    """The members of a record's document, by field name."""
-    return {each.name: _json(getattr(record, each.name)) for each in KEY_FIELDS if each.is_shown}
-
-
-def set_by_people(record: object) -> dict[str, Any]:
-    """The members of a record's document that people set, without empty ones."""
-    return {
-        name: _json(getattr(record, name))
-        for name in INPUTS
-        if getattr(record, name) != FIELD_OF[name].empty
-    }
-
-
-def document_schema() -> dict[str, Any]:
-    """The JSON Schema of the result of :func:`shown`."""
-    properties = {each.name: each.shown_schema() for each in KEY_FIELDS if each.is_shown}
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-def _json(value: object) -> object:
+def as_json(value: object) -> object:
     """A record's value for JSON: times of RFC 3339, sets sorted."""
     match value:
         case datetime():

@@ -91,16 +91,23 @@ class ApiKey:
 
         The key routes return this, with a `mask` (:meth:`~msk_auth.KeyFormat.mask`) and a :meth:`status`.
         """
-        return fields.shown(self)
+        shown = (each.name for each in fields.KEY_FIELDS if each.is_shown)
+        return {name: fields.as_json(getattr(self, name)) for name in shown}
 
     def details(self) -> dict[str, Any]:
         """The values that the key's creator chose, in the form of :meth:`document`: the name, and values other than the default."""
-        return fields.set_by_people(self)
+        chosen = {name: getattr(self, name) for name in fields.INPUTS}
+        return {
+            name: fields.as_json(value)
+            for name, value in chosen.items()
+            if value != fields.FIELD_OF[name].empty
+        }
 
     @staticmethod
     def document_schema() -> dict[str, Any]:
         """The JSON Schema of :meth:`document`."""
-        return fields.document_schema()
+        shown = {each.name: each.shown_schema() for each in fields.KEY_FIELDS if each.is_shown}
+        return {"type": "object", "required": list(shown), "properties": shown}
 
 
 @dataclass(frozen=True, slots=True, init=False)

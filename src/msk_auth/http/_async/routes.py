@@ -117,7 +117,7 @@ async def respond(route: Route, exchange: AsyncExchange) -> Answer:
         Exception: An exception of the application or its framework while the throttle is called or the body is read.
     """
     principal = None
-    query: dict[str, Any] = {}
+    query: Query = {}
     if route.policy is not None:
         principal = await exchange.admit(route.policy)
         delegates = exchange.authenticator.rules.delegates
