@@ -117,7 +117,7 @@ def kind(request: pytest.FixtureRequest) -> type[Half]:
     return made
 
 
-# The blocking store runs in threads, whatever loop the test is on.
+# The blocking store runs in threads, on each event loop alike.
 in_threads_and_on_both_loops = pytest.mark.parametrize(
     ("kind", "anyio_backend"),
     [(Blocking, "asyncio"), (Awaiting, "asyncio"), (Awaiting, "uvloop")],

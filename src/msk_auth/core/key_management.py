@@ -8,7 +8,7 @@ decides who may do this, and which permissions they may grant; one function of t
 
 - Only an interactive login, which is verified again, acts for another owner. An API key cannot, not even to read.
 - A key gets at most the owner's current permissions, limited to those that the person may grant, and to the grants of the
-  person's token (G4). So the key always has scopes: nobody can grant all of the owner's permissions, now and later, on the
+  person's token (G4). So the key always has scopes: no person can grant all of the owner's permissions, now and later, on the
   owner's behalf.
 - A person who may grant nothing can only read and end keys. Making and editing a key needs a permission to grant, and
   changing its networks needs all of its scopes: without its networks, a key works from everywhere.

@@ -146,7 +146,7 @@ class Policy:
         """Let the principal pass, or raise.
 
         The kind of credential is checked before permissions: the holder of a key learns that the operation accepts no key, not
-        which permission is missing. The age of a login is checked last, so that nobody logs in again in vain.
+        which permission is missing. The age of a login is checked last, so that no person logs in again in vain.
 
         Args:
             principal: The authenticated principal.

@@ -472,7 +472,7 @@ def _list(value: object) -> list[object]:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """The URIs of a template (RFC 6570), whatever their case: servers normalize hosts.
+    """The URIs of a template (RFC 6570), in any case of letters: servers normalize hosts.
 
     The last group has the query and the fragment, if the template stands for what is before them: some servers drop both, so
     that the template guards the URI, which it does not name.

@@ -4,7 +4,7 @@ A user has one valid link at a time. The exception is the first administrator: w
 process makes a link at its start. All of these links are valid until one is used or another administrator can log in.
 
 A link has a token of 256 random bits in its fragment, which browsers send to no server. The database has only the
-token's SHA-256, so nobody can redeem a link from a copy of the database or a log.
+token's SHA-256, so a reader of the database or a log cannot redeem a link.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ Label = Annotated[str | None, Query(pattern="^[0-9a-z][0-9a-z._:/-]{0,49}$")]
 class AnyKeySchema(KeySchema):
     """An API key of any user, without its value.
 
-    `owner_name` is null if the owner does not exist. While `owner_disabled` is true the key is refused, whatever its status.
+    `owner_name` is null if the owner does not exist. While `owner_disabled` is true, the service refuses the key, even an active key.
     """
 
     owner_name: str | None

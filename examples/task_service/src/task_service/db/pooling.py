@@ -1,6 +1,6 @@
 """Detects a pooler that shares sessions between connections, such as PgBouncer with `pool_mode=transaction`.
 
-The service keeps state in its sessions: durable commits whatever the server's default, the lock of a migration, prepared
+The service keeps state in its sessions: durable commits, even if the server's default is weaker, the lock of a migration, prepared
 statements, and the channel that notifies workers. If connections share sessions, this state is lost or, worse, another
 process gets it. So the service refuses to start, and `task-service doctor` reports the pooler. A pooler that gives each
 connection its own session (`pool_mode=session`) is like PostgreSQL itself.

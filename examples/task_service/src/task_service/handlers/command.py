@@ -52,7 +52,7 @@ _PROGRESS_LINE: Final = re.compile(
     r"::progress (?P<percent>[0-9]{1,3}(?:\.[0-9]{1,6})?)%?(?: (?P<text>[^\n]*))?\n?"
 )
 _LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
-# A longer line is output, whatever its beginning: it must not be held back for ever.
+# A longer line is output, even if it begins like a report: the worker must not hold it back for ever.
 _MAX_PROGRESS_LINE: Final = 1000
 LISTED_COMMAND: Final = r"/[^\x00-\x1f\x7f]{1,1023}|(?!\.\.?$)[^/\s\x00-\x1f\x7f]{1,255}"
 """The form of an entry of `allowed_commands`, as a regular expression."""

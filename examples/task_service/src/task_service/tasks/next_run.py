@@ -1,11 +1,11 @@
-"""The choice of the next run: owners take turns, whatever their numbers of queued runs.
+"""The choice of the next run: owners take turns, and an owner with many queued runs gets no more turns than others.
 
 Among the owners who have a queued run and may run more, the next owner is the one with the oldest latest turn, with that
 owner's own first run (by priority, then by age). So between two turns of an owner each other owner has at most one turn, and
 priorities reorder only their owner's runs. Urgent runs (a permission) go before all others.
 
 One statement, :data:`NEXT_RUNS`, finds this run among all runs. It reads a few entries of indexes for each waiting owner,
-whatever the number of runs. :func:`note_turns` numbers the turns, because clocks differ, and are set.
+and no more if the owner has many runs. :func:`note_turns` numbers the turns, because clocks differ, and are set.
 
 A run acts for its owner later than its request, so the statement checks the owner and the key again. Their rows are in the
 same database, so a worker needs no pepper. After a revocation the key's runs continue. A leak, or the owner's request, also
