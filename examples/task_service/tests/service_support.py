@@ -492,6 +492,10 @@ async def running_worker(
         )
         ended = asyncio.ensure_future(process.wait())
         await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            # Otherwise the event loop goes on watching a closed socket, and fails when another one gets its number.
+            ready.cancel()
+            await asyncio.wait({ready})
         assert not ended.done(), f"the worker ended with {process.returncode}"
         assert await ready == b"READY=1"
     try:
