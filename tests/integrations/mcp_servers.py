@@ -7,7 +7,7 @@ import inspect
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -300,16 +300,20 @@ async def connected(
         return
     from mcp import ClientSession
 
-    try:
-        from mcp.client.streamable_http import streamable_http_client as connect
-    except ImportError:
-        from mcp.client.streamable_http import streamablehttp_client
+    async with AsyncExitStack() as stack:
+        try:
+            from mcp.client.streamable_http import streamable_http_client as connect
+        except ImportError:
+            from mcp.client.streamable_http import streamablehttp_client
 
-        opened = streamablehttp_client(
-            url, headers=headers, httpx_client_factory=make_http, auth=auth
-        )
-    else:
-        opened = connect(url, http_client=make_http(headers=headers, auth=auth))
-    async with opened as streams, ClientSession(streams[0], streams[1]) as session:
+            opened = streamablehttp_client(
+                url, headers=headers, httpx_client_factory=make_http, auth=auth
+            )
+        else:
+            # The SDK leaves closing a client to its maker.
+            http = await stack.enter_async_context(make_http(headers=headers, auth=auth))
+            opened = connect(url, http_client=http)
+        streams = await stack.enter_async_context(opened)
+        session = await stack.enter_async_context(ClientSession(streams[0], streams[1]))
         await session.initialize()
         yield Caller(session, statuses)
