@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn, TypeGuard, cast
-from urllib.parse import parse_qsl
+from typing import Any, Final, NoReturn, TypeAlias, cast
+from urllib.parse import parse_qs
 
 from msk_auth.core.errors import FieldError, InputInvalid
 from msk_auth.core.fields import EDITABLE, FIELD_OF, INPUTS, FieldKind
@@ -21,18 +20,17 @@ from msk_auth.core.model import KeyStatus
 
 from .answers import FORM_TYPE
 
-MAX_DAYS: Final = MAX_LIFETIME.days
-MAX_SECONDS: Final = int(MAX_OVERLAP.total_seconds())
-
 _MAX_ERRORS: Final = 20
 _MAX_PARAMETERS: Final = 100
 _MAX_FORM_FIELDS: Final = 20
-_MOMENTS: Final = ("created_before", "unused_since", "expires_before")
 _RFC3339: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})",
     re.IGNORECASE,
 )
 _JSON_TYPE: Final = re.compile(r"application/(json|[!#$&^_.+0-9a-z-]+\+json)", re.IGNORECASE)
+
+Reader: TypeAlias = Callable[[Any], Any]
+"""Returns the value of a member or parameter. A `ValueError` has the sentence for the client."""
 
 
 def parse_create(body: bytes, content_type: str | None) -> dict[str, Any]:
@@ -44,15 +42,8 @@ def parse_create(body: bytes, content_type: str | None) -> dict[str, Any]:
     Raises:
         InputInvalid: With every member that is wrong.
     """
-    members = read_object(body, content_type)
-    wrong = _unknown(members, {"expires_in_days", *INPUTS})
-    fields = {name: _field(name, members, wrong) for name in INPUTS}
-    lifetime: Lifetime = "default"
-    if "expires_in_days" in members:
-        lifetime = _lifetime(members["expires_in_days"], wrong)
-    if wrong:
-        raise InputInvalid(wrong)
-    return {"lifetime": lifetime, **fields}
+    read = _read(read_object(body, content_type), _NEW_KEY, required={"name"})
+    return {"lifetime": read.pop("expires_in_days", "default"), **read}
 
 
 def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
@@ -61,12 +52,7 @@ def parse_update(body: bytes, content_type: str | None) -> dict[str, Any]:
     Raises:
         InputInvalid: With every member that is wrong.
     """
-    members = read_object(body, content_type)
-    wrong = _unknown(members, EDITABLE)
-    changes = {name: _field(name, members, wrong) for name in EDITABLE if name in members}
-    if wrong:
-        raise InputInvalid(wrong)
-    return changes
+    return _read(read_object(body, content_type), _EDIT)
 
 
 def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
@@ -75,18 +61,10 @@ def parse_rotate(body: bytes, content_type: str | None) -> timedelta:
     Raises:
         InputInvalid: With every member that is wrong.
     """
-    if not body:
-        return timedelta(0)
-    members = read_object(body, content_type)
-    wrong = _unknown(members, {"overlap_seconds"})
-    seconds = members.get("overlap_seconds", 0)
-    if not _is_whole(seconds) or not 0 <= seconds <= MAX_SECONDS:
-        allowed = f"Choose a whole number between 0 and {MAX_SECONDS} seconds."
-        wrong.append(FieldError("overlap_seconds", allowed))
-        seconds = 0
-    if wrong:
-        raise InputInvalid(wrong)
-    return timedelta(seconds=seconds)
+    members = read_object(body, content_type) if body else {}
+    read = _read(members, {"overlap_seconds": _overlap})
+    overlap: timedelta = read.get("overlap_seconds", timedelta(0))
+    return overlap
 
 
 def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
@@ -95,15 +73,7 @@ def parse_ids(body: bytes, content_type: str | None) -> tuple[str, ...]:
     Raises:
         InputInvalid: With every member that is wrong.
     """
-    members = read_object(body, content_type)
-    wrong = _unknown(members, {"ids"})
-    ids = _strings(members.get("ids"))
-    if ids is None:
-        message = "Send a list of ids." if "ids" in members else "This member is required."
-        wrong.append(FieldError("ids", message))
-    if ids is None or wrong:
-        raise InputInvalid(wrong)
-    return tuple(ids)
+    return tuple(_read(read_object(body, content_type), {"ids": _texts}, required={"ids"})["ids"])
 
 
 def parse_revocation(body: bytes, content_type: str | None) -> str:
@@ -115,13 +85,21 @@ def parse_revocation(body: bytes, content_type: str | None) -> str:
     Raises:
         InputInvalid: There is no token, or several; no message repeats a token.
     """
+    members: Mapping[str, object]
+    readers: dict[str, Reader] = {"token": _text, "token_type_hint": lambda hint: hint}
     if content_type is not None and _media_type(content_type).lower() == FORM_TYPE:
-        return _parse_form(body)
-    members = read_object(body, content_type)
-    wrong = _unknown(members, {"token", "token_type_hint"})
-    token = _text(members, "token", "Send the key as text.", wrong)
-    if wrong:
-        raise InputInvalid(wrong)
+        try:
+            form = parse_qs(
+                body.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS
+            )
+        except ValueError:
+            raise InputInvalid.of("", "The form is malformed.") from None
+        # Unknown parameters are ignored, as OAuth clients expect (RFC 6749, section 3.2).
+        members = {"token": form["token"]} if "token" in form else {}
+        readers = {"token": _once(_text)}
+    else:
+        members = read_object(body, content_type)
+    token: str = _read(members, readers, required={"token"})["token"]
     return token
 
 
@@ -137,25 +115,13 @@ def parse_query(query: bytes, names: Collection[str]) -> dict[str, Any]:
             key of another owner.
     """
     try:
-        parameters = parse_qsl(
+        parameters = parse_qs(
             query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
         )
     except ValueError:
         raise InputInvalid.of("", "The query has too many parameters.") from None
-    read: dict[str, Any] = dict(parameters)
-    wrong = _unknown(read, names, "query parameter")
-    sent = Counter(name for name, _ in parameters)
-    for name in names:
-        if sent[name] > 1:
-            wrong.append(FieldError(name, "Give this parameter once."))
-        elif name in read and name in _READERS:
-            try:
-                read[name] = _READERS[name](read[name])
-            except ValueError as error:
-                wrong.append(FieldError(name, str(error)))
-    if wrong:
-        raise InputInvalid(wrong[:_MAX_ERRORS])
-    return read
+    readers = {name: _once(_PARAMETERS.get(name, _text)) for name in names}
+    return _read(parameters, readers, kind="query parameter")
 
 
 def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
@@ -169,10 +135,7 @@ def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
         raise InputInvalid.of("", "Send JSON with the header 'Content-Type: application/json'.")
     try:
         value: object = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-            parse_float=_number,
+            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
         )
     except (ValueError, RecursionError):
         # Not UTF-8, not JSON, a number with thousands of digits, or nested too deeply.
@@ -180,6 +143,92 @@ def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InputInvalid.of("", "Send a JSON object.")
     return cast("dict[str, object]", value)
+
+
+def _read(
+    members: Mapping[str, Any],
+    readers: Mapping[str, Reader],
+    *,
+    required: Collection[str] = (),
+    kind: str = "field",
+) -> dict[str, Any]:
+    """The values of the members or parameters that are there, each by its reader.
+
+    Raises:
+        InputInvalid: With every member that is wrong, unknown or missing.
+    """
+    wrong = _unknown(members, readers, kind)
+    read: dict[str, Any] = {}
+    for name, reader in readers.items():
+        if name in members:
+            try:
+                read[name] = reader(members[name])
+            except ValueError as error:
+                wrong.append(FieldError(name, str(error)))
+        elif name in required:
+            wrong.append(FieldError(name, "This member is required."))
+    if wrong:
+        raise InputInvalid(wrong[:_MAX_ERRORS])
+    return read
+
+
+def _unknown(members: Mapping[str, object], known: Iterable[str], kind: str) -> list[FieldError]:
+    """An error for each unknown member or parameter."""
+    allowed = f"Allowed: {', '.join(sorted(known)) or 'none'}."
+    return [
+        # A long or unprintable name is an attack, not a spelling mistake: it is not repeated.
+        FieldError(name, f"Unknown {kind} {name!r}. {allowed}")
+        if len(name) <= 100 and name.isprintable()
+        else FieldError("", f"Unknown {kind}. {allowed}")
+        for name in sorted(members.keys() - set(known))[:_MAX_ERRORS]
+    ]
+
+
+def _text(value: object, or_else: str = "") -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"Send a text{or_else}.")
+
+
+def _texts(value: object, or_else: str = "") -> list[str]:
+    items = cast("list[object]", value if isinstance(value, list) else [None])
+    if not all(isinstance(item, str) for item in items):
+        raise ValueError(f"Send a list of texts{or_else}.")
+    return cast("list[str]", items)
+
+
+def _whole(value: object, least: int, most: int) -> int:
+    # To JSON Schema 30.0 is an integer. `true` is an int in Python but not a number in JSON.
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"Choose a whole number between {least} and {most}.")
+    return value
+
+
+def _lifetime(value: object) -> Lifetime:
+    return "unlimited" if value is None else timedelta(days=_whole(value, 1, MAX_LIFETIME.days))
+
+
+def _overlap(value: object) -> timedelta:
+    return timedelta(seconds=_whole(value, 0, int(MAX_OVERLAP.total_seconds())))
+
+
+def _field(name: str) -> Reader:
+    """The reader of a key's field, which checks the type."""
+    field = FIELD_OF[name]
+    if field.is_required:
+        return _text
+    read = _texts if field.kind is FieldKind.TEXTS else _text
+    or_null = f", or null for {INPUTS[name].null_means}"
+    return lambda value: field.empty if value is None else read(value, or_null)
+
+
+_NEW_KEY: Final[Mapping[str, Reader]] = {
+    **{name: _field(name) for name in INPUTS},
+    "expires_in_days": _lifetime,
+}
+_EDIT: Final[Mapping[str, Reader]] = {name: _NEW_KEY[name] for name in EDITABLE}
 
 
 def _status(text: str) -> KeyStatus:
@@ -204,11 +253,22 @@ def _moment(text: str) -> datetime:
 
 
 # For parameters that are not text.
-_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+_PARAMETERS: Final[Mapping[str, Reader]] = {
     "status": _status,
     "limit": _limit,
-    **dict.fromkeys(_MOMENTS, _moment),
+    **dict.fromkeys(("created_before", "unused_since", "expires_before"), _moment),
 }
+
+
+def _once(read: Reader) -> Reader:
+    """The reader of a parameter that may be there once."""
+
+    def read_values(values: list[str]) -> Any:
+        if len(values) > 1:
+            raise ValueError("Give this parameter once.")
+        return read(values[0])
+
+    return read_values
 
 
 def _media_type(content_type: str) -> str:
@@ -222,90 +282,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     return members
 
 
-def _number(text: str) -> float:
-    # To JSON Schema 30.0 is an integer. Beyond 2**53 a float is not certainly the number that was meant.
-    value = float(text)
-    return int(value) if value.is_integer() and abs(value) <= 2**53 else value
-
-
 def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError  # NaN and Infinity are not JSON
-
-
-def _parse_form(body: bytes) -> str:
-    try:
-        text = body.decode("ascii")
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
-    except ValueError:
-        raise InputInvalid.of("", "The form is malformed.") from None
-    # Unknown parameters are ignored, as OAuth clients expect (RFC 6749, section 3.2).
-    tokens = [value for name, value in pairs if name == "token"]
-    if len(tokens) != 1:
-        raise InputInvalid.of("token", "Send one token." if tokens else "This member is required.")
-    return tokens[0]
-
-
-def _unknown(
-    members: Mapping[str, object], known: Iterable[str], kind: str = "field"
-) -> list[FieldError]:
-    """An error for each unknown member or parameter."""
-    allowed = f"Allowed: {', '.join(sorted(known)) or 'none'}."
-    return [
-        # A long or unprintable name is an attack, not a spelling mistake: it is not repeated.
-        FieldError(name, f"Unknown {kind} {name!r}. {allowed}")
-        if len(name) <= 100 and name.isprintable()
-        else FieldError("", f"Unknown {kind}. {allowed}")
-        for name in sorted(members.keys() - set(known))[:_MAX_ERRORS]
-    ]
-
-
-def _text(members: Mapping[str, object], name: str, otherwise: str, wrong: list[FieldError]) -> str:
-    value = members.get(name)
-    if isinstance(value, str):
-        return value
-    wrong.append(FieldError(name, otherwise if name in members else "This member is required."))
-    return ""
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    # `true` is an int in Python but not a number in JSON.
-    return type(value) is int
-
-
-def _field(name: str, members: Mapping[str, object], wrong: list[FieldError]) -> Any:
-    """The value of a key's field, checked for its type."""
-    field = FIELD_OF[name]
-    value = members.get(name)
-    if field.is_required:
-        return _text(members, name, f"Give the key a {name}, as text.", wrong)
-    if value is None:
-        return field.empty
-    null = f", or null for {INPUTS[name].null_means}."
-    if field.kind is FieldKind.TEXT:
-        if isinstance(value, str):
-            return value
-        wrong.append(FieldError(name, f"Send a text{null}"))
-        return None
-    texts = _strings(value)
-    if texts is None:
-        wrong.append(FieldError(name, f"Send a list of {name}{null}"))
-    return texts
-
-
-def _strings(value: object) -> list[str] | None:
-    """A list of texts; None for other values."""
-    if not isinstance(value, list):
-        return None
-    items = cast("list[object]", value)
-    texts = [item for item in items if isinstance(item, str)]
-    return texts if len(texts) == len(items) else None
-
-
-def _lifetime(value: object, wrong: list[FieldError]) -> Lifetime:
-    if value is None:
-        return "unlimited"
-    if not _is_whole(value) or not 1 <= value <= MAX_DAYS:
-        allowed = f"Choose a whole number of days between 1 and {MAX_DAYS}, or null for no end."
-        wrong.append(FieldError("expires_in_days", allowed))
-        return "default"
-    return timedelta(days=value)
