@@ -21,7 +21,6 @@ from msk_auth import SystemClock
 from msk_auth.errors import ConfigurationError, MskAuthError, StoreUnavailable
 from task_service.db.engine import Database
 from task_service.db.migrate import SchemaState, schema_state, waiting_for_finish
-from task_service.db.pooling import refuse_shared_sessions
 from task_service.deployment import check_parameter_keys, check_secrets
 from task_service.handlers import HandlerEnvironment, HandlerRegistry
 from task_service.secrets_file import FILE_NAME, load_or_create_secrets
@@ -183,17 +182,19 @@ def reported(error: StoreUnavailable) -> str:
     return str(original).partition("\n")[0] or type(original).__name__
 
 
-async def _pooling(db: Database, _: Settings) -> str:
-    await refuse_shared_sessions(db)
-    return "each connection has its own session"
-
-
 async def _primary(db: Database, _: Settings) -> str:
     # Imported here, because the driver needs 10 MB of memory, and a service on SQLite does not use it.
-    from task_service.db.primaries import refuse_two_primaries
+    from task_service.db.servers import refuse_two_primaries
 
     await refuse_two_primaries(db)
     return "one server is writable"
+
+
+async def _pooling(db: Database, _: Settings) -> str:
+    from task_service.db.servers import refuse_shared_sessions
+
+    await refuse_shared_sessions(db)
+    return "each connection has its own session"
 
 
 async def _durability(db: Database, _: Settings) -> str:

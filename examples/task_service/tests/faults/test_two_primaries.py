@@ -33,7 +33,7 @@ def start(url: str) -> None:
     asyncio.run(migrating())
 
 
-def test_two_writable_copies_of_one_database_are_refused(tmp_path: Path) -> None:
+def test_two_writable_servers_are_refused(tmp_path: Path) -> None:
     with own_postgres() as one:
         one.stop()
         folder = Path(tempfile.mkdtemp(prefix="task-service-postgres-"))
@@ -49,7 +49,7 @@ def test_two_writable_copies_of_one_database_are_refused(tmp_path: Path) -> None
         start(url)
         other.start()
         try:
-            with pytest.raises(ConfigurationError, match="are both writable and hold copies"):
+            with pytest.raises(ConfigurationError, match="are both writable"):
                 start(url)
             environment = {
                 "TASK_SERVICE_DATABASE_URL": url,

@@ -6,7 +6,7 @@ key store, which uses the same pool, and the queue of `task_service.tasks.queue`
 
 - `schema`: every table
 - `engine`: opens the database; `postgresql` has its connections to PostgreSQL
-- `pooling`: refuses a pooler that shares sessions between connections; `primaries`: refuses two writable servers
+- `servers`: refuses a pooler that shares sessions between connections, and two writable servers
 - `migrate`: brings the schema to this version; `migrate_postgresql` does so while other processes write
 - `copy`: copies a database into another
 """

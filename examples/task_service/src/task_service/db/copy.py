@@ -42,8 +42,8 @@ async def copy_database(source_url: str, target_url: str) -> dict[str, int]:
             copied.
         StoreUnavailable: A database does not answer. Nothing was copied.
     """
-    _refuse_same(source_url, target_url)
-    async with _opened(source_url, must_exist=True) as source, _opened(target_url) as target:
+    _check_urls(source_url, target_url)
+    async with _opened(source_url) as source, _opened(target_url) as target:
         if await schema_state(source) is not SchemaState.CURRENT:
             raise ConfigurationError(
                 "The database to copy from does not have this version's schema."
@@ -101,29 +101,22 @@ async def _refuse_unless_empty(connection: AsyncConnection) -> None:
             )
 
 
-def _refuse_same(source_url: str, target_url: str) -> None:
-    one, other = parse_url(source_url), parse_url(target_url)
-    if one == other:
+def _check_urls(source_url: str, target_url: str) -> None:
+    source = parse_url(source_url)
+    if source == parse_url(target_url):
         raise ConfigurationError(
             "The source and the target are the same database. Name another target."
+        )
+    if source.get_backend_name() == "sqlite" and not Path(str(source.database)).is_file():
+        raise ConfigurationError(
+            f"There is no database file {source.database}. Check the URL to copy from."
         )
 
 
 @asynccontextmanager
-async def _opened(url: str, *, must_exist: bool = False) -> AsyncGenerator[Database]:
-    parsed = parse_url(url)
-    if must_exist and parsed.get_backend_name() == "sqlite" and not _exists(parsed.database):
-        raise ConfigurationError(
-            f"There is no database file {parsed.database}. Check the URL to copy from."
-        )
-    first = Database.open(url)
-    db = first.with_timeout(_TIMEOUT_SECONDS)
+async def _opened(url: str) -> AsyncGenerator[Database]:
+    db = Database.open(url, seconds=_TIMEOUT_SECONDS)
     try:
         yield db
     finally:
         await db.close()
-        await first.close()
-
-
-def _exists(path: str | None) -> bool:
-    return Path(path or "").is_file()

@@ -102,11 +102,12 @@ class Database:
         self._store: AsyncSQLAlchemyKeyStore | None = None
 
     @classmethod
-    def open(cls, url: str) -> Database:
+    def open(cls, url: str | URL, *, seconds: float | None = None) -> Database:
         """A database that connects on first use. A missing SQLite file is created, readable only by its owner.
 
         Args:
             url: `sqlite:////absolute/path` or `postgresql://user:password@host/name`.
+            seconds: The longest time of a `read()` or `write()` block; a few seconds by default.
 
         Raises:
             ConfigurationError: The URL is malformed or names another database, or the folder of the SQLite
@@ -114,8 +115,10 @@ class Database:
         """
         parsed = parse_url(url)
         if parsed.get_backend_name() == "sqlite":
-            return cls(_sqlite_engine(parsed, _WAIT_SECONDS), block_seconds=_BLOCK_SECONDS)
-        return cls(_postgres_engine(parsed), block_seconds=_BLOCK_SECONDS)
+            engine = _sqlite_engine(parsed, _WAIT_SECONDS if seconds is None else seconds)
+        else:
+            engine = _postgres_engine(parsed)
+        return cls(engine, block_seconds=_BLOCK_SECONDS if seconds is None else seconds)
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
@@ -213,9 +216,7 @@ class Database:
 
     def with_timeout(self, seconds: float) -> Database:
         """A second `Database` for the same data, with its own connections and this timeout. Close it as well."""
-        url = self.engine.url
-        engine = _sqlite_engine(url, seconds) if self._is_sqlite else _postgres_engine(url)
-        return Database(engine, block_seconds=seconds)
+        return Database.open(self.engine.url, seconds=seconds)
 
     def connections_in_use(self) -> int:
         """The number of used connections of the pool."""
@@ -233,14 +234,10 @@ class Database:
         try:
             async with limit:
                 yield
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise _unavailable(error) from error
-        except (exc.DBAPIError, exc.TimeoutError) as error:
-            if not is_outage(error):
-                raise
-            raise _unavailable(error) from error
+        except Exception as error:
+            if limit.expired() or is_outage(error):
+                raise _unavailable(error) from error
+            raise
 
 
 async def lock_table(connection: AsyncConnection, table: Table) -> None:
@@ -265,7 +262,7 @@ def _translating_outages(read: Callable[P, Awaitable[T]]) -> Callable[P, Awaitab
     async def translating(*args: P.args, **values: P.kwargs) -> T:
         try:
             return await read(*args, **values)
-        except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
+        except Exception as error:
             if isinstance(error, OSError) or is_outage(error):
                 raise _unavailable(error) from error
             raise
@@ -279,7 +276,7 @@ def _unavailable(error: Exception) -> StoreUnavailable:
     return StoreUnavailable()
 
 
-def parse_url(url: str) -> URL:
+def parse_url(url: str | URL) -> URL:
     """The URL with the driver that the service uses.
 
     Raises:

@@ -31,7 +31,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth.errors import ConfigurationError
 
 from .engine import Database
-from .pooling import refuse_shared_sessions
 from .schema import metadata, schema_works_with
 
 # For large tables, and to wait for another process that migrates.
@@ -61,7 +60,7 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
 
     Raises:
         ConfigurationError: A newer version of the service, a much older one, or another application created its tables; or
-            a pooler shares the sessions of its connections; or two servers of the URL are writable copies of one database.
+            a pooler shares the sessions of its connections; or two servers of the URL are writable.
         StoreUnavailable: The database cannot answer.
     """
     extended = db.with_timeout(_TIMEOUT_SECONDS)
@@ -69,7 +68,7 @@ async def migrate(db: Database, *, finish: bool = False) -> list[str]:
         if db.engine.dialect.name == "postgresql":
             # Imported here, because a service on SQLite does not need the queue's package.
             from .migrate_postgresql import migrate_postgresql
-            from .primaries import refuse_two_primaries
+            from .servers import refuse_shared_sessions, refuse_two_primaries
 
             # Every process calls this before it uses its database.
             await refuse_two_primaries(db)
