@@ -17,17 +17,13 @@ from msk_auth.errors import MskAuthError, Problem
 ROOT = Path(__file__).parents[1]
 
 PUBLIC = [
-    "AdminKeys",
     "ApiKey",
-    "AsyncAdminKeys",
     "AsyncAuthenticator",
-    "AsyncKeyExpiry",
     "AsyncUsers",
     "Authenticator",
     "Clock",
     "CredentialKind",
     "ExternalIdentity",
-    "KeyExpiry",
     "KeyFormat",
     "KeyHasher",
     "KeyLimits",

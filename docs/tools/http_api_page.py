@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI
 
-from msk_auth import AsyncAdminKeys, AsyncAuthenticator
+from msk_auth import AsyncAuthenticator
 from msk_auth.integrations import AuditedRoute
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.stores.memory import AsyncMemoryKeyStore
@@ -54,7 +54,7 @@ def load_library() -> tuple[Json, dict[str, AuditedRoute]]:
     auth = FastAPIAuth(authenticator)
     app = auth.install(FastAPI())
     app.include_router(auth.key_routes())
-    app.include_router(auth.admin_key_routes(AsyncAdminKeys(authenticator, "keys:admin")))
+    app.include_router(auth.admin_key_routes("keys:admin"))
     app.include_router(auth.revocation_route(throttle=None))
     return describe(app)
 

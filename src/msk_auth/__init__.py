@@ -6,11 +6,9 @@ One `Authorization: Bearer …` header carries either the JWT of an interactive 
 framework nor a database library.
 """
 
-from ._async.administration import AsyncAdminKeys, AsyncKeyExpiry
 from ._async.authenticator import AsyncAuthenticator
 from ._async.users import AsyncUsers
 from ._route_audit import own_guard
-from ._sync.administration import AdminKeys, KeyExpiry
 from ._sync.authenticator import Authenticator
 from ._sync.users import Users
 from .clock import Clock, SystemClock
@@ -41,17 +39,13 @@ from .tokens.profile import SigningKey, TokenProfile
 __version__ = "0.1.0"
 
 __all__ = [
-    "AdminKeys",
     "ApiKey",
-    "AsyncAdminKeys",
     "AsyncAuthenticator",
-    "AsyncKeyExpiry",
     "AsyncUsers",
     "Authenticator",
     "Clock",
     "CredentialKind",
     "ExternalIdentity",
-    "KeyExpiry",
     "KeyFormat",
     "KeyHasher",
     "KeyLimits",

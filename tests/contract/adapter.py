@@ -24,7 +24,7 @@ second column below is the guard of each route; the responses are JSON.
          /api/keys        the key routes
          /api/own-keys    the key routes create_key and revoke_key alone
     GET  /api/own-keys    any credential; the application's own
-         /api/admin/keys  the key routes for administrators, with admin_keys(authenticator)
+         /api/admin/keys  the key routes for administrators, for logins of the last `MAX_AGE` with `admin:config`
 
 `/me`, `/whoami`, `/beside`, `/tasks`, `/tasks/run`, `/about`, `/both`, `/fresh`, `/login`, `/key`, `/hook` and
 `GET /api/own-keys` respond with
@@ -81,7 +81,6 @@ from .world import (
     TaskNotFound,
     User,
     World,
-    admin_keys,
     describe,
     fill,
     make_world,
@@ -107,7 +106,6 @@ __all__ = [
     "WebSocketContract",
     "WebSocketDriver",
     "World",
-    "admin_keys",
     "describe",
     "fill",
     "lines",

@@ -8,12 +8,10 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, overload
+from typing import Any
 
 from msk_auth import (
-    AdminKeys,
     ApiKey,
-    AsyncAdminKeys,
     AsyncAuthenticator,
     Authenticator,
     KeyFormat,
@@ -191,21 +189,6 @@ def fill(text: str, names: Mapping[str, str]) -> bytes:
 
 def _token_profile(key: SigningKey = SIGNING_KEY) -> TokenProfile:
     return TokenProfile(issuer="https://tasks.test", audience="tasks", keys=[key])
-
-
-@overload
-def admin_keys(authenticator: Authenticator[User]) -> AdminKeys[User]: ...
-@overload
-def admin_keys(
-    authenticator: AsyncAuthenticator[User] | Authenticator[User],
-) -> AsyncAdminKeys[User] | AdminKeys[User]: ...
-def admin_keys(
-    authenticator: AsyncAuthenticator[User] | Authenticator[User],
-) -> AsyncAdminKeys[User] | AdminKeys[User]:
-    """What the routes under `/api/admin/keys` have: logins of the last `MAX_AGE` with `admin:config` may use them."""
-    if isinstance(authenticator, Authenticator):
-        return AdminKeys(authenticator, "admin:config", max_age=MAX_AGE)
-    return AsyncAdminKeys(authenticator, "admin:config", max_age=MAX_AGE)
 
 
 def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = None) -> World:

@@ -1,12 +1,10 @@
-"""The end of keys: which end soon, and that each end is announced once at 30, 7 and 1 days."""
+"""The end of keys is announced once at 30, 7 and 1 days."""
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,14 +12,10 @@ from tests.core.support import MICROSECOND, NOW, SECOND, World
 
 from msk_auth import (
     ApiKey,
-    AsyncAuthenticator,
-    AsyncKeyExpiry,
-    Authenticator,
-    KeyExpiry,
     KeyLimits,
 )
 from msk_auth.core import administration
-from msk_auth.errors import InputInvalid, StoreUnavailable
+from msk_auth.errors import StoreUnavailable
 from msk_auth.events import KeyEvent
 from msk_auth.stores.memory import MemoryKeyStore
 
@@ -34,8 +28,6 @@ class Job:
 
     def __init__(self, make_world: Callable[..., World], **options: Any) -> None:
         self.world = make_world(**options)
-        kind: Any = AsyncKeyExpiry if self.world.driver == "async" else KeyExpiry
-        self.expiry: Any = kind(self.world.auth)
         self.changes: list[KeyEvent] = []
         self.error: Exception | None = None
         self.world.store.inner = MemoryKeyStore(on_change=self._on_change)
@@ -47,10 +39,9 @@ class Job:
         assert event not in self.world.events
         self.changes.append(event)
 
-    def call(self, method: str, **options: object) -> Any:
-        result = getattr(self.expiry, method)(**options)
-        runner = self.world._runner
-        return result if runner is None else runner.run(result)
+    def announce(self) -> int:
+        count: int = self.world.call("announce_expiry")
+        return count
 
     def put(self, key_id: str, left: timedelta | None, **more: Any) -> ApiKey:
         """A key that was made long ago and has this much time left."""
@@ -64,7 +55,7 @@ class Job:
         """What a run announces: keys and days, in order."""
         self.changes.clear()
         self.world.events.clear()
-        count = self.call("announce")
+        count = self.announce()
         assert self.changes == self.world.events
         assert count == len(self.changes)
         found: list[tuple[str, int]] = []
@@ -75,9 +66,6 @@ class Job:
             assert event.record.announced_days is not None
             found.append((event.record.id, event.record.announced_days))
         return found
-
-    def ids(self, before: datetime, **options: object) -> list[str]:
-        return [record.id for record in self.call("expiring", before=before, **options).items]
 
 
 @pytest.fixture
@@ -272,7 +260,7 @@ def test_what_was_announced_before_a_failure_stays_so(job: Job) -> None:
 
     job.world.store.inner.announce_expiry = fail_once  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
-        job.call("announce")
+        job.announce()
     assert job.world.events == job.changes == [KeyEvent("expiring", NOW, job.world.store.get("k0"))]
     assert job.announced() == [("k1", 30), ("k2", 30)]
 
@@ -281,7 +269,7 @@ def test_what_the_stores_hook_refuses_is_not_announced(job: Job) -> None:
     record = job.put("k", DAY)
     job.error = OSError("no audit log")
     with pytest.raises(StoreUnavailable):
-        job.call("announce")
+        job.announce()
     assert (job.world.store.get("k"), job.world.events) == (record, [])
     job.error = None
     assert job.announced() == [("k", 1)]
@@ -294,105 +282,5 @@ def test_a_hook_that_fails_afterwards_stops_nothing(make_world: Callable[..., Wo
     job = Job(make_world, on_event=fail)
     for number in range(3):
         job.put(f"k{number}", (number + 10) * DAY)
-    assert job.call("announce") == 3
+    assert job.announce() == 3
     assert len(job.changes) == 3
-
-
-# Listing
-
-
-def test_keys_that_end_before_a_moment_are_listed_the_first_to_end_first(job: Job) -> None:
-    ends = {"a": 40, "e": 0.5, "b": 20, "c": 3, "d": 3}
-    for (key_id, days), announced in zip(ends.items(), (None, 1, 30, 7, None), strict=True):
-        job.put(key_id, days * DAY, announced_days=announced)
-    job.put("revoked", DAY, revoked_at=NOW)
-    job.put("replaced", DAY, replaced_by="a")
-    job.put("expired", -SECOND)
-    job.put("now", timedelta(0))
-    job.put("endless", None)
-    assert job.ids(NOW + 7 * DAY) == ["e", "c", "d"]
-    assert job.ids(NOW + 40 * DAY) == ["e", "c", "d", "b"]
-    assert job.ids(NOW + 40 * DAY + MICROSECOND) == ["e", "c", "d", "b", "a"]
-    assert job.ids(NOW - DAY) == []
-    assert (job.changes, job.world.events) == ([], [])
-
-
-@pytest.mark.parametrize("limit", [1, 2, 5, 11, 12, 500])
-def test_the_pages_hold_each_key_once(job: Job, limit: int) -> None:
-    for number in range(12):
-        announced = (None, 30, 7, 1)[number % 4]
-        job.put(f"k{number:02}", (number // 3 + 1) * HOUR, announced_days=announced)
-    found: list[str] = []
-    cursor: str | None = None
-    for _ in range(math.ceil(12 / limit)):
-        page = job.call("expiring", before=NOW + DAY, cursor=cursor, limit=limit)
-        found += [record.id for record in page.items]
-        cursor = page.next_cursor
-        assert len(page.items) == limit or cursor is None
-    assert cursor is None
-    assert found == [f"k{number:02}" for number in range(12)]
-    # One more than the page has tells whether there is another page.
-    assert set(limits_of_reads(job)) == {limit + 1}
-
-
-@pytest.mark.parametrize("reads", [1, 2, 3, 4])
-@pytest.mark.parametrize(("before", "after"), [(None, 30), (None, 1), (30, 7), (7, 1)])
-def test_a_key_that_is_announced_meanwhile_is_listed_once(
-    job: Job, before: int | None, after: int, reads: int
-) -> None:
-    """It moves to another stretch after this many reads."""
-    job.put("a", 8 * DAY, announced_days=before)
-    inner = job.world.store.inner
-    found = inner.list_expiring
-    calls: list[None] = []
-
-    def find_and_announce(query: Any) -> Any:
-        records = found(query)
-        calls.append(None)
-        if len(calls) == reads:
-            inner.announce_expiry("a", days=after, change=lambda _: ())
-        return records
-
-    inner.list_expiring = find_and_announce  # type: ignore[method-assign]
-    assert job.ids(NOW + 30 * DAY) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("options", "fields"),
-    [
-        ({"before": datetime(2026, 6, 1)}, ["before"]),  # noqa: DTZ001
-        ({"limit": 0}, ["limit"]),
-        ({"limit": 501}, ["limit"]),
-        ({"before": datetime(2026, 6, 1), "limit": -1}, ["before", "limit"]),  # noqa: DTZ001
-        ({"cursor": "nothing"}, ["cursor"]),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_listed_is_refused(
-    job: Job, options: dict[str, Any], fields: list[str]
-) -> None:
-    with pytest.raises(InputInvalid) as refused:
-        job.call("expiring", **{"before": NOW + DAY, **options})
-    assert [error.field for error in refused.value.errors] == fields
-    assert job.world.store.calls == []
-
-
-def test_a_page_has_500_keys_unless_fewer_are_asked_for(job: Job) -> None:
-    for number in range(501):
-        job.put(f"k{number:03}", HOUR)
-    page = job.call("expiring", before=NOW + DAY)
-    assert len(page.items) == 500
-    rest = job.call("expiring", before=NOW + DAY, cursor=page.next_cursor)
-    assert ([record.id for record in rest.items], rest.next_cursor) == (["k500"], None)
-
-
-# What it is
-
-
-def test_an_authenticator_itself_lists_no_keys_of_other_owners() -> None:
-    """What a route reaches through its adapter: no method that takes no principal lists keys."""
-    for kind in (KeyExpiry, AsyncKeyExpiry):
-        operations = {name for name, _ in inspect.getmembers(kind, callable) if name[0] != "_"}
-        assert operations == {"expiring", "announce"}
-        for authenticator in (Authenticator, AsyncAuthenticator):
-            assert not any(hasattr(authenticator, name) for name in operations)

@@ -12,7 +12,6 @@ from tests.contract.adapter import (
     Surprise,
     TaskNotFound,
     User,
-    admin_keys,
     describe,
     lines,
     outstay,
@@ -37,7 +36,7 @@ def fastapi_app(
     app.include_router(auth.key_routes(prefix="/api/keys"))
     some = auth.key_routes(prefix="/api/own-keys", operations=["create_key", "revoke_key"])
     app.include_router(some)
-    app.include_router(auth.admin_key_routes(admin_keys(authenticator)))
+    app.include_router(auth.admin_key_routes("admin:config", max_age=MAX_AGE))
     Current = Annotated[Principal[User], auth.principal]  # noqa: N806 - it is a type
 
     async def load_user(owner_id: Annotated[str, auth.owner_id]) -> str:

@@ -14,7 +14,6 @@ from tests.contract.adapter import (
     Surprise,
     TaskNotFound,
     User,
-    admin_keys,
     describe,
     lines_blocking,
     revoke_blocking,
@@ -51,7 +50,7 @@ def flask_app(
         url_prefix="/api/own-keys", operations=["create_key", "revoke_key"], name="own_keys"
     )
     app.register_blueprint(some)
-    app.register_blueprint(auth.admin_key_routes(admin_keys(used)))
+    app.register_blueprint(auth.admin_key_routes("admin:config", max_age=MAX_AGE))
     routes: Routes = PlainRoutes() if extend is None else extend(app)
     plain = routes.blueprint("plain")
 

@@ -12,7 +12,6 @@ from tests.contract.adapter import (
     Surprise,
     TaskNotFound,
     User,
-    admin_keys,
     describe,
     lines,
     outstay,
@@ -183,7 +182,7 @@ def litestar_app(
             *handlers,
             auth.key_routes(path="/api/keys"),
             some,
-            auth.admin_key_routes(admin_keys(authenticator)),
+            auth.admin_key_routes("admin:config", max_age=MAX_AGE),
         ],
         plugins=[auth.bind(authenticator) if late else auth],
         # Its own would replace that of the test run.

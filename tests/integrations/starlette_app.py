@@ -15,7 +15,6 @@ from tests.contract.adapter import (
     Surprise,
     TaskNotFound,
     User,
-    admin_keys,
     describe,
     lines,
     outstay,
@@ -144,7 +143,7 @@ def starlette_app(
             Route("/again", again),
             *auth.key_routes(prefix="/api/keys"),
             *auth.key_routes(prefix="/api/own-keys", operations=["create_key", "revoke_key"]),
-            *auth.admin_key_routes(admin_keys(authenticator)),
+            *auth.admin_key_routes("admin:config", max_age=MAX_AGE),
         ]
     )
     auth.install(app, authenticator if late else None, errors="all")

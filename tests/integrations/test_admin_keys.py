@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.contract.adapter import MAX_AGE, World, make_world
+from tests.contract.adapter import MAX_AGE, make_world
 from tests.integrations.adapters import ADAPTERS, adapter_of, mounted, send
-
-from msk_auth import AdminKeys, AsyncAdminKeys
-from msk_auth.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
 
 PERMISSION = "admin:config"
-
-
-def adapter(name: str, world: World) -> tuple[Any, Any, Any]:
-    """An adapter, its authenticator, and what makes the keys of its kind."""
-    used: Any = world.blocking if name == "flask" else world.authenticator
-    return adapter_of(name, used), used, AdminKeys if name == "flask" else AsyncAdminKeys
 
 
 def named(name: str, blueprint: str) -> dict[str, str]:
@@ -31,14 +21,10 @@ def named(name: str, blueprint: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", ADAPTERS)
 async def test_an_application_lists_with_any_login_and_revokes_with_a_recent_one(name: str) -> None:
     world = make_world()
-    auth, used, keys = adapter(name, world)
-    lists = auth.admin_key_routes(
-        keys(used, PERMISSION), operations=["list_all_keys"], **named(name, "a")
-    )
+    auth: Any = adapter_of(name, world.blocking if name == "flask" else world.authenticator)
+    lists = auth.admin_key_routes(PERMISSION, operations=["list_all_keys"], **named(name, "a"))
     revokes = auth.admin_key_routes(
-        keys(used, PERMISSION, max_age=MAX_AGE),
-        operations=["revoke_any_key"],
-        **named(name, "b"),
+        PERMISSION, max_age=MAX_AGE, operations=["revoke_any_key"], **named(name, "b")
     )
     app = mounted(name, auth, lists, revokes)
     old = world.bearer("jwt_admin_old")
@@ -49,16 +35,3 @@ async def test_an_application_lists_with_any_login_and_revokes_with_a_recent_one
     assert (await send(app, "POST", one, world.bearer("jwt_admin"))).status == 200
     many = await send(app, "POST", b"/api/admin/keys/revoke", world.bearer("jwt_admin"))
     assert many.status in {404, 405}
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-async def test_the_keys_of_another_authenticator_are_an_error_of_the_application(name: str) -> None:
-    world, other = make_world(), make_world()
-    auth, _, keys = adapter(name, world)
-    _, used, _ = adapter(name, other)
-    app = mounted(name, auth, auth.admin_key_routes(keys(used, PERMISSION)))
-    status = 500
-    # Starlette lets its server answer for what the application raises.
-    with suppress(ConfigurationError):
-        status = (await send(app, "GET", b"/api/admin/keys", world.bearer("jwt_admin"))).status
-    assert status == 500

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 pytest.importorskip("flask")
 
 from flask import Flask
-from tests.contract.adapter import START, admin_keys, make_world
+from tests.contract.adapter import MAX_AGE, START, make_world
 
 from msk_auth.errors import LoginTooOld, Problem, TooManyAttempts
 from msk_auth.integrations.flask import FlaskAuth
@@ -30,7 +30,7 @@ WORLD = make_world()
 APP = Flask(__name__)
 AUTH = FlaskAuth(WORLD.blocking, APP)
 APP.register_blueprint(AUTH.key_routes())
-APP.register_blueprint(AUTH.admin_key_routes(admin_keys(WORLD.blocking)))
+APP.register_blueprint(AUTH.admin_key_routes("admin:config", max_age=MAX_AGE))
 
 
 def answer(problem: Problem) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeAlias
 
 import pytest
-from tests.contract.adapter import World, admin_keys, make_world
+from tests.contract.adapter import MAX_AGE, World, make_world
 from tests.integrations.adapters import adapter_of, mounted, send
 
 from msk_auth import Policy, require, require_interactive, require_key, require_login
@@ -75,7 +75,7 @@ else:
             async def admin() -> None: ...
 
             app.include_router(auth.key_routes(**key_routes))
-            app.include_router(auth.admin_key_routes(admin_keys(world.authenticator)))
+            app.include_router(auth.admin_key_routes("admin:config", max_age=MAX_AGE))
             app.include_router(auth.revocation_route(throttle=None))
             receiver = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=_no_keys)
             app.include_router(auth.leak_route(receiver, throttle=None))
@@ -142,7 +142,7 @@ else:
                 key_routes["path"] = key_routes.pop("prefix")
             receiver = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=_no_keys)
             handlers += [read, admin, auth.key_routes(**key_routes)]
-            handlers += [auth.admin_key_routes(admin_keys(world.authenticator))]
+            handlers += [auth.admin_key_routes("admin:config", max_age=MAX_AGE)]
             handlers += [auth.revocation_route(throttle=None)]
             handlers += [auth.leak_route(receiver, throttle=None)]
             plugins.append(auth)

@@ -29,7 +29,6 @@ from tests.cases import refused_with
 from tests.core.support import SECRET, World
 
 from msk_auth import (
-    AdminKeys,
     ApiKey,
     KeyHasher,
     Owner,
@@ -109,7 +108,7 @@ class LifeOfKeys(RuleBasedStateMachine):
             hasher=KeyHasher(PepperRing({"1": SECRET}, current="1")),
             may_act_for=self.may_act_for,
         )
-        self.admin = AdminKeys(self.world.auth, "keys:admin")
+        self.admin = self.world.auth.admin_keys("keys:admin")
         self.models: dict[str, Model] = {}
         self.work: list[QueuedWork] = []
         self.bob_hands_out: frozenset[str] | None = bob_hands_out

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import URL, Engine, event, text
 from tests.stores.support import HOUR, NOW, OWNER, engine_on, make_record, rotate, sqlite_url
 
-from msk_auth import AdminKeys, Authenticator, KeyStatus, Owner, Principal, local_principal
+from msk_auth import Authenticator, KeyStatus, Owner, Principal, local_principal
 from msk_auth.core.administration import MAX_READS
 from msk_auth.keys import KeyFilter
 from msk_auth.stores import ExpiryQuery, KeyQuery, KeyStore
@@ -190,9 +190,9 @@ FILTERS = {
 }
 
 
-def administration(store: Any) -> tuple[AdminKeys[str], Principal[str]]:
+def administration(store: Any) -> tuple[Any, Principal[str]]:
     owner: Owner[str] = Owner("root", {"keys:admin"}, "root")
-    admin = AdminKeys(Authenticator(store, find_owner=lambda _id: owner), "keys:admin")
+    admin = Authenticator(store, find_owner=lambda _id: owner).admin_keys("keys:admin")
     return admin, local_principal(owner, at=NOW, interactive=True)
 
 

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy import insert as insert_into
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from msk_auth import ApiKey, Authenticator, KeyExpiry, SystemClock
+from msk_auth import ApiKey, Authenticator, SystemClock
 from msk_auth.errors import KeyLimitReached
 from msk_auth.events import Event, KeyEvent
 from msk_auth.stores import KeyStore
@@ -94,7 +94,7 @@ def announce(url: str) -> None:
     authenticator = Authenticator[None](
         store, find_owner=lambda _: None, on_event=print_line, clock=JobClock()
     )
-    KeyExpiry(authenticator).announce()
+    authenticator.announce_expiry()
 
 
 async def insert_for_ever(store: AsyncSQLAlchemyKeyStore) -> None:

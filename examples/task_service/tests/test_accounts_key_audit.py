@@ -19,7 +19,6 @@ from examples.task_service.tests.service_support import refused_with
 
 from msk_auth import (
     AsyncAuthenticator,
-    AsyncKeyExpiry,
     KeyFormat,
     Owner,
     Principal,
@@ -180,15 +179,15 @@ async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> Non
 
 
 async def test_the_end_of_a_key_is_recorded_as_what_the_service_announces(keys: Keys) -> None:
-    expiry = AsyncKeyExpiry(keys.authenticator)
+    announce = keys.authenticator.announce_expiry
     made = await keys.authenticator.create_key(keys.ann, name="CI", lifetime=timedelta(days=90))
     keys.it.clock.sleep(60 * 86_400)
     with no_audit(keys.it) as refused, pytest.raises(StoreUnavailable):
-        await expiry.announce()
+        await announce()
     assert len(refused) == 1
-    assert [await expiry.announce() for _ in range(2)] == [1, 0]
+    assert [await announce() for _ in range(2)] == [1, 0]
     keys.it.clock.sleep(23 * 86_400)
-    assert await expiry.announce() == 1
+    assert await announce() == 1
     created, *announced = await keys.entries()
     assert created.action == "key.created"
     assert [(entry.action, entry.target, dict(entry.details)) for entry in announced] == [

@@ -1,24 +1,20 @@
-"""The keys of all owners: for administrators, and their expiry for the application's scheduled jobs.
-
-These classes are separate from the authenticators, so that no method of an authenticator lists the keys of other
-owners, and an application has these operations only if it creates the classes.
-"""
+"""The keys of all owners: for administrators, and their expiry for the application's scheduled jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 from msk_auth.core import administration
 from msk_auth.core.events import KeyEvent
-from msk_auth.core.key_management import NOTICE_DAYS, PageCursor, is_key_id, present
-from msk_auth.core.model import ApiKey, ExpiryQuery, KeyFilter, KeyPage, KeyQuery, Principal, UserT
-from msk_auth.core.policy import Policy, require_interactive
+from msk_auth.core.key_management import is_key_id, present
+from msk_auth.core.model import ApiKey, KeyFilter, KeyPage, KeyQuery, Principal, UserT
+from msk_auth.core.policy import Policy
 
-from .authenticator import AsyncAuthenticator
+from .ports import AsyncPorts
 
 EVERY_KEY: Final = KeyFilter()
 
@@ -26,29 +22,15 @@ EVERY_KEY: Final = KeyFilter()
 class AsyncAdminKeys(Generic[UserT]):
     """Lists and revokes the keys of all owners. Cannot create or extend keys, or show their values.
 
-    Args:
-        authenticator: The authenticator of these keys.
-        permission: The permission of administrators, who also need an interactive login.
-        max_age: The greatest age of that login; None means any.
+    Made by :meth:`AsyncAuthenticator.admin_keys`.
 
     Attributes:
-        authenticator: The authenticator of these keys.
         policy: The policy for administrators.
-
-    Raises:
-        ConfigurationError: The permission is malformed.
     """
 
-    def __init__(
-        self,
-        authenticator: AsyncAuthenticator[UserT],
-        permission: str,
-        *,
-        max_age: timedelta | None = None,
-    ) -> None:
-        self._ports = authenticator.ports
-        self.authenticator = authenticator
-        self.policy: Policy = require_interactive(permission, max_age=max_age)
+    def __init__(self, ports: AsyncPorts[UserT], policy: Policy) -> None:
+        self._ports = ports
+        self.policy = policy
 
     async def list_keys(
         self,
@@ -156,76 +138,24 @@ class AsyncAdminKeys(Generic[UserT]):
         return await self._ports.store.list(query)
 
 
-class AsyncKeyExpiry(Generic[UserT]):
-    """Lists the keys of all owners that expire soon, and announces their end at 30, 7 and 1 days.
+async def announce_expiry(ports: AsyncPorts[Any]) -> int:
+    """See :meth:`AsyncAuthenticator.announce_expiry`."""
+    count = 0
+    for days, stretch in administration.stretches(ports.now()):
+        query = stretch
+        while batch := await ports.store.list_expiring(query):
+            for record in batch:
+                count += await _announce(ports, record.id, days, query.now)
+            query = replace(query, after=administration.position(batch[-1]))
+    return count
 
-    Its methods take no principal: they are for programs of the application, such as a scheduled job. Do not call them in a
-    route; people list keys through :class:`AsyncAdminKeys`. The class starts no thread, no task and no timer.
 
-    Args:
-        authenticator: The authenticator of these keys.
-    """
-
-    def __init__(self, authenticator: AsyncAuthenticator[UserT]) -> None:
-        self._ports = authenticator.ports
-        self._store = self._ports.store
-
-    async def expiring(
-        self, *, before: datetime, cursor: str | None = None, limit: int = administration.BATCH
-    ) -> KeyPage:
-        """A page of active, unreplaced keys that end before a given time, sorted by expiry.
-
-        Args:
-            before: The time, with its offset from UTC.
-            cursor: The `next_cursor` of the previous page.
-            limit: 1 to 500.
-
-        Raises:
-            InputInvalid: An argument is invalid.
-            StoreUnavailable: The store did not answer.
-        """
-        now = self._ports.now()
-        administration.check_expiring(before, limit)
-        after = None if cursor is None else PageCursor.decode(cursor)
-        found: dict[str, ApiKey] = {}
-        # In the order in which announced keys move between stretches: a key may be met twice, but is not missed.
-        for announced in (None, *reversed(NOTICE_DAYS)):
-            query = ExpiryQuery(now, before, announced, after, limit + 1)
-            found.update((record.id, record) for record in await self._store.list_expiring(query))
-        return administration.page_of_expiring(found.values(), limit)
-
-    async def announce(self) -> int:
-        """Send an event `expiring` for each key that ends within 30, 7 or 1 days, once for each of these.
-
-        A key is announced for the least of these that it has reached. Revoked, replaced and expired keys are not announced,
-        and a key with a lifetime of 30 days is first announced 7 days before its end. Call this regularly, such as every hour,
-        in any number of processes: each event is sent once.
-
-        The store's `on_change` gets the event in the transaction that records it: exactly once. `on_event` gets it after the
-        commit: not at all if the process dies between the two.
-
-        Returns:
-            The number of events sent.
-
-        Raises:
-            StoreUnavailable: The store did not answer, or `on_change` raised. Events that were sent stay recorded; the next
-                call sends the rest.
-        """
-        count = 0
-        for days, stretch in administration.stretches(self._ports.now()):
-            query = stretch
-            while batch := await self._store.list_expiring(query):
-                for record in batch:
-                    count += await self._announce(record.id, days, query.now)
-                query = replace(query, after=administration.position(batch[-1]))
-        return count
-
-    async def _announce(self, key_id: str, days: int, now: datetime) -> bool:
-        event = partial(KeyEvent, "expiring", now)
-        # Of several processes, only the one whose write changed the key announces it.
-        noted = await self._store.announce_expiry(
-            key_id, days=days, change=lambda after: (event(after),)
-        )
-        if noted is not None:
-            await self._ports.emit(event(noted))
-        return noted is not None
+async def _announce(ports: AsyncPorts[Any], key_id: str, days: int, now: datetime) -> bool:
+    event = partial(KeyEvent, "expiring", now)
+    # Of several processes, only the one whose write changed the key announces it.
+    noted = await ports.store.announce_expiry(
+        key_id, days=days, change=lambda after: (event(after),)
+    )
+    if noted is not None:
+        await ports.emit(event(noted))
+    return noted is not None

@@ -54,13 +54,14 @@ from msk_auth.core.model import (
     Session,
     UserT,
 )
-from msk_auth.core.policy import Policy
+from msk_auth.core.policy import Policy, require_interactive
 from msk_auth.core.store import KeyChange, offered
 from msk_auth.leases import LeaseCache
 from msk_auth.tokens.issuers import ExternalIssuer, share_keys
 from msk_auth.tokens.profile import TokenProfile
 from msk_auth.users import AnyUsers, RequestSession, users_in
 
+from .administration import AdminKeys, announce_expiry
 from .leases import Leases
 from .ports import Ports
 from .primitives import Lifecycle, refuse_async
@@ -196,11 +197,6 @@ class Authenticator(Lifecycle[UserT]):
         )
         self._on_event = on_event
         self._begin_closed()
-
-    @property
-    def ports(self) -> Ports[UserT]:
-        """Calls the store and the application's functions: for the library's operations in other classes."""
-        return self._ports
 
     def authenticate(
         self,
@@ -639,6 +635,42 @@ class Authenticator(Lifecycle[UserT]):
         for event in events:
             self._ports.emit(event)
         return sum(event.action == "revoked" for event in events)
+
+    def admin_keys(self, permission: str, *, max_age: timedelta | None = None) -> AdminKeys[UserT]:
+        """Operations of administrators: they list and revoke the keys of all owners, and cannot create or extend keys.
+
+        Args:
+            permission: The permission of administrators, who also need an interactive login.
+            max_age: The greatest age of that login; None means any.
+
+        Returns:
+            An object with three methods, whose first argument is the administrator's principal. `list_keys(principal, wanted,
+            cursor=…, limit=…)` is a page of the keys that a :class:`~msk_auth.keys.KeyFilter` matches, `revoke_key(principal,
+            key_id)` revokes one key, and `revoke_keys(principal, key_ids)` up to 200.
+
+        Raises:
+            ConfigurationError: The permission is malformed.
+        """
+        return AdminKeys(self._ports, require_interactive(permission, max_age=max_age))
+
+    def announce_expiry(self) -> int:
+        """Send an event `expiring` for each key that ends within 30, 7 or 1 days, once for each of these.
+
+        A key is announced for the least of these that it has reached. Revoked, replaced and expired keys are not announced,
+        and a key with a lifetime of 30 days is first announced 7 days before its end. Call this regularly, such as every hour,
+        in any number of processes: each event is sent once. The library starts no thread, no task and no timer for it.
+
+        The store's `on_change` gets the event in the transaction that records it: exactly once. `on_event` gets it after the
+        commit: not at all if the process dies between the two.
+
+        Returns:
+            The number of events sent.
+
+        Raises:
+            StoreUnavailable: The store did not answer, or `on_change` raised. Events that were sent stay recorded; the next
+                call sends the rest.
+        """
+        return announce_expiry(self._ports)
 
     def get_key(
         self, principal: Principal[UserT], key_id: str, *, on_behalf_of: str | None = None

@@ -6,8 +6,7 @@ No operation of `_async.administration` creates or extends a key or shows its va
 A page reads a bounded number of records, even if few of ten million match: it may then have fewer keys than requested,
 or none, and has a cursor as long as there are more records.
 
-The application's scheduled jobs list expiring keys and announce each end once, at 30, 7 and 1 days, without a
-principal. A column of the key has its last announcement. The keys with the same value are a *stretch*, which an
+The application's scheduled jobs announce each end once, at 30, 7 and 1 days, without a principal. A column of the key has its last announcement. The keys with the same value are a *stretch*, which an
 index sorts by expiry. So the keys to announce are at the beginning of a few stretches, and reading them
 takes no longer with ten million keys.
 """
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias, cast
@@ -24,13 +23,13 @@ from typing import Final, TypeAlias, cast
 from .errors import FieldError, InputInvalid
 from .fields import MAX_OWNER_ID_LENGTH, is_label
 from .key_management import MAX_PAGE, NOTICE_DAYS, PageCursor
-from .model import ApiKey, ExpiryQuery, KeyFilter, KeyPage
+from .model import ApiKey, ExpiryQuery, KeyFilter
 
 MAX_REVOKED: Final = 200
 """The maximum number of keys that one call revokes."""
 
 BATCH: Final = 500
-"""The number of records in one read, and in the largest page of expiring keys. More than :data:`MAX_PAGE`, so that most pages take one read."""
+"""The number of records in one read. More than :data:`MAX_PAGE`, so that most pages take one read."""
 
 MAX_READS: Final = 20
 """The maximum number of batches that one page reads."""
@@ -100,29 +99,6 @@ def decode(cursor: str) -> Position:
             "cursor", "This is not a cursor of this listing. Begin again without one."
         )
     return owner_id, created_at, key_id
-
-
-def check_expiring(before: datetime, limit: int) -> None:
-    """Refuse an invalid time or limit.
-
-    Raises:
-        InputInvalid: The time or the limit is invalid.
-    """
-    wrong: list[FieldError] = []
-    if before.utcoffset() is None:
-        wrong.append(FieldError("before", "Give the time with its offset from UTC."))
-    if not 1 <= limit <= BATCH:
-        wrong.append(FieldError("limit", f"Choose between 1 and {BATCH}."))
-    if wrong:
-        raise InputInvalid(wrong)
-
-
-def page_of_expiring(found: Iterable[ApiKey], limit: int) -> KeyPage:
-    """The first of these keys, sorted by expiry."""
-    ordered = sorted(found, key=position)
-    items = tuple(ordered[:limit])
-    more = len(ordered) > limit
-    return KeyPage(items, PageCursor.encode(*position(items[-1])) if more else None)
 
 
 def stretches(now: datetime) -> Iterator[tuple[int, ExpiryQuery]]:

@@ -85,7 +85,7 @@ class KeyEvent:
             - `expiry_set`: the key's expiry was moved forward, or was already earlier.
             - `revoked`: the key is revoked, for the reason in `cause`.
             - `deleted`: the key is revoked and removed from its owner's list.
-            - `expiring`: the key ends within `record.announced_days` days; from :class:`~msk_auth.KeyExpiry`.
+            - `expiring`: the key ends within `record.announced_days` days; from :meth:`Authenticator.announce_expiry`.
             - `leaked`: the key was found in public, at `location`, and is revoked. Notify its owner: another person may have
               used the key. `record.revoked_at` equals `at` if this report revoked it.
         at: The time.
@@ -94,7 +94,7 @@ class KeyEvent:
             administrator. None if the key itself was presented, for `expiring`, `leaked` and `forget_owner`.
         successor: For `rotated`, the new key.
         cause: For `revoked`: the `owner` in a login of their own; a `delegate` with `on_behalf_of`; an `administrator` through
-            `AdminKeys`; `possession`, a client that presented the key itself; `forgotten`, by `forget_owner`.
+            `admin_keys`; `possession`, a client that presented the key itself; `forgotten`, by `forget_owner`.
         fields: For `updated`, the names of the fields that the caller set, such as `("name",)`. `record` has the values.
         location: For `leaked`, the place where the key was found.
     """

@@ -522,6 +522,7 @@ _SHARED: Final = (
     "realm",
     "clock",
     "cached_principal",
+    "admin_keys",
     "authorize",
     "reference",
 )

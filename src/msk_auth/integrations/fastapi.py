@@ -28,6 +28,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from datetime import timedelta
 from typing import Any, Final, Generic, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
@@ -57,10 +58,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit import AuditedRoute, has_own_guard, register_reader
-from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, FieldError, InputInvalid, Problem
 from msk_auth.core.model import Principal, UserT
@@ -321,8 +320,9 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
 
     def admin_key_routes(
         self,
-        admin: AsyncAdminKeys[UserT] | AdminKeys[UserT],
+        permission: str,
         *,
+        max_age: timedelta | None = None,
         prefix: str = "/api/admin/keys",
         operations: Collection[AdminKeyOperation] | None = None,
         tags: Sequence[str] = (TAG,),
@@ -330,17 +330,19 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
     ) -> APIRouter:
         """A router with which administrators list and revoke the keys of all owners. Its guards cannot be removed.
 
-        Each requires an interactive login with the permission of `admin`. They cannot create or extend keys, or show their
-        values.
+        Each requires an interactive login with the permission. They cannot create or extend keys, or show their values.
 
         Args:
-            admin: Lists and revokes keys, with the application's authenticator. `AdminKeys` run in threads.
+            permission: The permission of administrators.
+            max_age: The greatest age of their login; None means any.
             prefix: The routes' prefix.
             operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
             tags: Tags of the routes in the OpenAPI document.
             operation_id: As for :meth:`key_routes`.
         """
-        return self._router(admin_key_routes(admin, operations), prefix, tags, operation_id)
+        return self._router(
+            admin_key_routes(permission, max_age, operations), prefix, tags, operation_id
+        )
 
     def _mount_public(self, row: Route, throttle: Throttle[Request] | None) -> APIRouter:
         return self._router([row], "", [TAG], None, throttle)

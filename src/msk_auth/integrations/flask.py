@@ -28,6 +28,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import timedelta
 from typing import (
     Any,
     Final,
@@ -59,7 +60,6 @@ from werkzeug.routing import Rule
 
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit import AuditedRoute, RouteKind, register_reader
-from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.users import Users
 from msk_auth._sync.watch import Watch
@@ -380,24 +380,25 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
 
     def admin_key_routes(
         self,
-        admin: AdminKeys[UserT],
+        permission: str,
         *,
+        max_age: timedelta | None = None,
         url_prefix: str = "/api/admin/keys",
         operations: Collection[AdminKeyOperation] | None = None,
         name: str = "admin_keys",
     ) -> Blueprint:
         """A blueprint with which administrators list and revoke the keys of all owners. Its guards cannot be removed.
 
-        Each requires an interactive login with the permission of `admin`. They cannot create or extend keys, or show their
-        values.
+        Each requires an interactive login with the permission. They cannot create or extend keys, or show their values.
 
         Args:
-            admin: Lists and revokes keys, with the application's authenticator.
+            permission: The permission of administrators.
+            max_age: The greatest age of their login; None means any.
             url_prefix: The routes' prefix.
             operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
             name: The blueprint's name, for `url_for`.
         """
-        return self._blueprint(name, admin_key_routes(admin, operations), url_prefix)
+        return self._blueprint(name, admin_key_routes(permission, max_age, operations), url_prefix)
 
     def revocation_route(
         self, *, path: str = "/api/revoke", name: str = "revocation", throttle: Throttle | None

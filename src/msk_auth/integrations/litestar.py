@@ -38,6 +38,7 @@ from collections.abc import (
     Sequence,
 )
 from copy import copy
+from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Final, Generic, Self, TypeGuard, cast
 
@@ -60,7 +61,6 @@ from litestar.security import AbstractSecurityConfig
 from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.utils import join_paths
 
-from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit import (
     ANY_METHOD,
@@ -70,7 +70,6 @@ from msk_auth._route_audit import (
     has_own_guard,
     register_reader,
 )
-from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
@@ -324,8 +323,9 @@ class LitestarAuth(
 
     def admin_key_routes(
         self,
-        admin: AsyncAdminKeys[UserT] | AdminKeys[UserT],
+        permission: str,
         *,
+        max_age: timedelta | None = None,
         path: str = "/api/admin/keys",
         operations: Collection[AdminKeyOperation] | None = None,
         tags: Sequence[str] = (TAG,),
@@ -333,17 +333,17 @@ class LitestarAuth(
     ) -> Router:
         """A router with which administrators list and revoke the keys of all owners. Its guards cannot be removed.
 
-        Each requires an interactive login with the permission of `admin`. They cannot create or extend keys, or show their
-        values.
+        Each requires an interactive login with the permission. They cannot create or extend keys, or show their values.
 
         Args:
-            admin: Lists and revokes keys, with the application's authenticator. `AdminKeys` run in threads.
+            permission: The permission of administrators.
+            max_age: The greatest age of their login; None means any.
             path: The routes' prefix.
             operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
             tags: Tags of the routes in the OpenAPI document.
             operation_id: As for :meth:`key_routes`.
         """
-        rows = admin_key_routes(admin, operations)
+        rows = admin_key_routes(permission, max_age, operations)
         handlers = [self._mount(row, operation_id=operation_id) for row in rows]
         return Router(path, route_handlers=handlers, tags=list(tags))
 

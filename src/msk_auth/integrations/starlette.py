@@ -19,15 +19,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine
+from datetime import timedelta
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.routing import BaseRoute, Route
 
-from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.users import AsyncUsers
-from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.users import Users
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Principal, UserT
@@ -184,22 +183,25 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
 
     def admin_key_routes(
         self,
-        admin: AsyncAdminKeys[UserT] | AdminKeys[UserT],
+        permission: str,
         *,
+        max_age: timedelta | None = None,
         prefix: str = "/api/admin/keys",
         operations: Collection[AdminKeyOperation] | None = None,
     ) -> list[BaseRoute]:
         """Routes with which administrators list and revoke the keys of all owners. Their guards cannot be removed.
 
-        Each requires an interactive login with the permission of `admin`. They cannot create or extend keys, or show their
-        values.
+        Each requires an interactive login with the permission. They cannot create or extend keys, or show their values.
 
         Args:
-            admin: Lists and revokes keys, with the application's authenticator. `AdminKeys` run in threads.
+            permission: The permission of administrators.
+            max_age: The greatest age of their login; None means any.
             prefix: The routes' prefix.
             operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
         """
-        return [self._mount(row, prefix) for row in admin_key_routes(admin, operations)]
+        return [
+            self._mount(row, prefix) for row in admin_key_routes(permission, max_age, operations)
+        ]
 
     def _mount_public(self, row: Row, throttle: Throttle[Request] | None) -> BaseRoute:
         return self._mount(row, throttle=throttle)

@@ -6,7 +6,6 @@ import logging
 from datetime import timedelta
 from typing import Final
 
-from msk_auth import AsyncKeyExpiry
 from msk_auth.errors import StoreUnavailable
 
 from .services import Services
@@ -38,7 +37,7 @@ async def announce(services: Services) -> None:
 
     Every process that serves calls this, and one of them makes each announcement.
     """
-    if count := await AsyncKeyExpiry(services.authenticator).announce():
+    if count := await services.authenticator.announce_expiry():
         _log.info("announced the end of %d keys", count)
 
 

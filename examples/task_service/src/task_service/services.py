@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from argon2 import Parameters
 
-from msk_auth import AsyncAdminKeys, Clock, SystemClock
+from msk_auth import Clock, SystemClock
 
 from .accounts.audit import Audit
 from .accounts.changes import Accounts
@@ -21,7 +21,6 @@ from .accounts.key_list import KeyList
 from .accounts.login import Login
 from .accounts.login_methods import LoginMethods
 from .accounts.passwords import OWASP, Passwords
-from .accounts.roles import MANAGE_KEYS, RECENT_LOGIN
 from .accounts.service_accounts import ServiceAccounts
 from .accounts.sessions import Sessions
 from .accounts.throttle import (
@@ -117,11 +116,7 @@ class Services:
             audit=key_audit,
         )
 
-        self.departures = Departures(
-            accounts,
-            self.users,
-            AsyncAdminKeys(self.authenticator, MANAGE_KEYS, max_age=RECENT_LOGIN),
-        )
+        self.departures = Departures(accounts, self.users, self.authenticator)
 
         # Logins, by password and at an identity provider.
         self.attempts = Attempts(db, clock)

@@ -13,7 +13,7 @@ Key routes::
 If the application has a `may_act_for`, each of them takes `?on_behalf_of=…`, the id of another owner of the keys,
 and only an interactive login may send it.
 
-Routes for administrators, which require an interactive login with the permission of :class:`~msk_auth.AdminKeys`::
+Routes for administrators, which require an interactive login with the permission of :meth:`~msk_auth.Authenticator.admin_keys`::
 
     GET    {prefix}                    the keys of all owners, by page
     POST   {prefix}/revoke             revoked keys, by their ids
@@ -36,17 +36,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
-from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._leak_reports import MAX_REPORT
-from msk_auth._sync.administration import AdminKeys
-from msk_auth.core.errors import ConfigurationError, CredentialRefused, InputInvalid
+from msk_auth.core.errors import CredentialRefused, InputInvalid
 from msk_auth.core.key_management import MANAGE
 from msk_auth.core.model import KeyFilter, Principal
-from msk_auth.core.policy import Policy
+from msk_auth.core.policy import Policy, require_interactive
 from msk_auth.http import openapi
 from msk_auth.http.answers import (
     NO_STORE,
@@ -214,22 +213,19 @@ def key_routes(operations: Collection[KeyOperation] | None) -> tuple[Route, ...]
 
 
 def admin_key_routes(
-    admin: AsyncAdminKeys[Any] | AdminKeys[Any], operations: Collection[AdminKeyOperation] | None
+    permission: str, max_age: timedelta | None, operations: Collection[AdminKeyOperation] | None
 ) -> tuple[Route, ...]:
     """The key routes for administrators.
 
     Args:
-        admin: Decides, lists and revokes.
+        permission: As for :meth:`AsyncAuthenticator.admin_keys`.
+        max_age: Likewise.
         operations: The names of the routes; None means all.
     """
+    policy = require_interactive(permission, max_age=max_age)
 
     def admin_for(request: AsyncExchange) -> Any:
-        if admin.authenticator.rules is not request.authenticator.rules:
-            raise ConfigurationError(
-                "The AdminKeys of admin_key_routes have another authenticator than the adapter. Make them with the application's"
-                " authenticator."
-            )
-        return admin
+        return request.authenticator.admin_keys(permission, max_age=max_age)
 
     async def list_all_keys(
         request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
@@ -252,7 +248,6 @@ def admin_key_routes(
         record = await request.call(admin_for(request).revoke_key, principal, request.key_id)
         return key_answer(request.authenticator, record)
 
-    policy = admin.policy
     everything, one = openapi.REVOKE_ANY_KEYS, openapi.REVOKE_ANY_KEY
     table = (
         Route("list_all_keys", "GET", "", policy, list_all_keys, openapi.LIST_ALL_KEYS),

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from sqlalchemy import func, select
 
-from msk_auth import AsyncAdminKeys, KeyStatus, Principal
+from msk_auth import AsyncAuthenticator, KeyStatus, Principal
 from msk_auth.keys import KeyFilter
 from task_service.db import schema
 from task_service.tasks.tasks import hand_over
 
 from .changes import Accounts, Change
 from .key_list import count_active
+from .roles import MANAGE_KEYS, RECENT_LOGIN
 from .users import User, Users
 
 _TASKS = schema.tasks.c
@@ -50,12 +51,12 @@ class Departures:
     Attributes:
         accounts: The database.
         users: Disables users.
-        keys: Revokes their keys; this needs a recent login.
+        authenticator: Revokes their keys; this needs a recent login.
     """
 
     accounts: Accounts
     users: Users
-    keys: AsyncAdminKeys[User]
+    authenticator: AsyncAuthenticator[User]
 
     async def belongings(self, user_id: str) -> Belongings:
         """The numbers of a user's keys and tasks.
@@ -104,9 +105,10 @@ class Departures:
         return Departure(user, revoked, moved)
 
     async def _revoke_keys(self, user_id: str, by: Principal[User]) -> int:
+        keys = self.authenticator.admin_keys(MANAGE_KEYS, max_age=RECENT_LOGIN)
         revoked = 0
         active = KeyFilter(owner_id=user_id, status=KeyStatus.ACTIVE)
-        while page := (await self.keys.list_keys(by, active, limit=_MOST_KEYS)).items:
-            await self.keys.revoke_keys(by, [record.id for record in page])
+        while page := (await keys.list_keys(by, active, limit=_MOST_KEYS)).items:
+            await keys.revoke_keys(by, [record.id for record in page])
             revoked += len(page)
         return revoked

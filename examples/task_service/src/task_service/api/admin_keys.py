@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from msk_auth import ApiKey, AsyncAdminKeys, KeyStatus, Principal
+from msk_auth import ApiKey, KeyStatus, Principal
 from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.keys import KeyFilter, KeyPage
@@ -65,10 +65,13 @@ def admin_keys_routers(
         activity: The keys' activity.
         recent_login: The maximum age of a login that revokes a key.
     """
-    keys = AsyncAdminKeys(auth.authenticator, MANAGE_KEYS)
-    revoking = AsyncAdminKeys(auth.authenticator, MANAGE_KEYS, max_age=recent_login)
+    keys = auth.authenticator.admin_keys(MANAGE_KEYS)
     revokes = auth.admin_key_routes(
-        revoking, prefix=PREFIX, operations=["revoke_any_keys", "revoke_any_key"], tags=_TAGS
+        MANAGE_KEYS,
+        max_age=recent_login,
+        prefix=PREFIX,
+        operations=["revoke_any_keys", "revoke_any_key"],
+        tags=_TAGS,
     )
     administrator = auth.require_interactive(MANAGE_KEYS)
     router = APIRouter(prefix=PREFIX, tags=list(_TAGS), route_class=JsonRoute)
