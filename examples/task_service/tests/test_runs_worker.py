@@ -124,11 +124,11 @@ async def add_queued_runs(db: Database, *, owners: int, each: int) -> None:
 
 
 async def statements_of(db: Database, work: Awaitable[object]) -> list[tuple[str, Any]]:
-    """The recursive statements, with their parameters."""
+    """The statements that find the next runs, with their parameters."""
     seen: list[tuple[str, Any]] = []
 
     def note(*args: Any) -> None:
-        if args[2].startswith("WITH"):
+        if "row_number()" in args[2]:
             seen.append((args[2], args[3]))
 
     event.listen(db.engine.sync_engine, "before_cursor_execute", note)
@@ -294,16 +294,15 @@ async def test_a_worker_with_room_for_several_keeps_owners_to_their_limit(world:
     assert await worker.acquire(8) == []
 
 
-@pytest.mark.parametrize("room", [1, 4])
-async def test_the_next_run_is_found_by_the_index_among_many(world: World, room: int) -> None:
-    """Neither the runs that are over are read, nor all that wait."""
+async def test_the_next_run_is_found_by_the_index_among_many(world: World) -> None:
+    """Runs that are over are not read."""
     await add_queued_runs(world.db, owners=300, each=5)
     worker = world.worker("w1")
     async with world.db.write() as connection:
         await connection.exec_driver_sql(OVER)
         await connection.exec_driver_sql("ANALYZE")
     world.config.settings.max_concurrent_runs_per_user = 3
-    (statement, parameters), *_ = await statements_of(world.db, worker.acquire(room))
+    (statement, parameters), *_ = await statements_of(world.db, worker.acquire(4))
     plan = await plan_of(world.db, statement, parameters)
     for slow in ("SCAN runs", "Seq Scan on runs"):
         assert slow not in plan, plan

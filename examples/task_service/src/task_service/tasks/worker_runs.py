@@ -34,7 +34,7 @@ from task_service.handlers import Progress
 from task_service.request_record import RequestRecord
 
 from .models import RunState
-from .next_run import NEXT_RUNS, lock_acquiring, note_turns, refused_with
+from .next_run import NEXT_RUNS, lock_acquiring, note_turns
 from .run_log import KeptLine, LogBatch, SavedLog
 from .runs import cancel_runs
 
@@ -156,7 +156,7 @@ class WorkerRuns:
         self._notifier = notifier
 
     async def acquire(self, room: int) -> list[AcquiredRun]:
-        """Acquire the next runs (:mod:`.next_run`), and withdraw their notifications.
+        """Acquire the next runs (:mod:`.next_run`), and withdraw their notifications. Runs that must not start are cancelled.
 
         Args:
             room: The maximum number of runs.
@@ -172,19 +172,16 @@ class WorkerRuns:
                 now = self._clock.now()
                 values = {"room": room, "limit": limit, "now": to_microseconds(now)}
                 found = (await connection.execute(NEXT_RUNS, values)).all()
-                refused = [row for row in found if row.refusal is not None]
-                acquired = [row for row in found if row.refusal is None]
-                if acquired:
-                    started = await self._start(connection, acquired, now)
-                    if self._notifier is not None:
-                        await self._notifier.withdraw(connection, [row.id for row in acquired])
-                    return started
-            if not refused:
-                return []
-            for row in refused:
-                # In its own transaction: a transaction that has started runs must not wait for others.
-                async with self._db.write() as connection:
-                    await cancel_runs(connection, refused_with(row), now, error=row.refusal)
+                for row in found:
+                    if row.refusal is not None:
+                        this = runs.c.id == row.id
+                        await cancel_runs(connection, this, now, error=row.refusal)
+                accepted = [row for row in found if row.refusal is None]
+                acquired = await self._start(connection, accepted, now) if accepted else []
+                if found and self._notifier is not None:
+                    await self._notifier.withdraw(connection, [row.id for row in found])
+            if acquired or not found:
+                return acquired
 
     async def _start(
         self, connection: AsyncConnection, rows: Sequence[Row[*tuple[Any, ...]]], now: datetime
