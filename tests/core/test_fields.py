@@ -84,14 +84,21 @@ def test_the_schema_of_a_document_follows_the_kind_of_each_field() -> None:
 
 
 def test_the_schema_of_a_request_has_the_constraints_of_its_field() -> None:
-    assert FIELD_OF["id"].input_schema() == {"type": "string"}
-    for field, kind in (
-        ("name", {"type": "string"}),
-        ("description", {"type": ["string", "null"]}),
-        ("labels", {"type": ["array", "null"]}),
-    ):
-        assert FIELD_OF[field].input_schema() == {**kind, **INPUTS[field].schema}
-    assert FIELD_OF["name"].input_schema()["maxLength"] == 100
+    line = {"pattern": r"^\s*[^\x00-\x1f\x7f-\x9f]*\s*$"}
+    expected = {
+        "id": {"type": "string"},
+        "name": {"type": "string", "minLength": 1, "maxLength": 100, **line},
+        "description": {"type": ["string", "null"], "maxLength": 500, **line},
+        "labels": {
+            "type": ["array", "null"],
+            "maxItems": 20,
+            "items": {"type": "string", "pattern": "^[0-9a-z][0-9a-z._:/-]{0,49}$"},
+            "description": "Labels for searching.",
+        },
+    }
+    assert {name: FIELD_OF[name].input_schema() for name in expected} == expected
+    networks = FIELD_OF["networks"].input_schema()
+    assert (networks["minItems"], networks["maxItems"]) == (1, 50)
 
 
 def test_the_details_of_a_key_are_what_its_creator_chose(world: World) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, TypedDict, cast
@@ -87,26 +87,27 @@ class FieldKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldInput:
-    """The input of a field that people set.
+    """The input of a field that people set: a text on one line, or texts.
 
     Attributes:
-        clean: Returns the valid value of the input, and adds an error for each problem.
+        most: The maximum number of characters of a text, or of texts.
+        least: Their minimum number.
+        read: Returns the valid form of each of several texts; raises a `ValueError` with the sentence for the person.
+            None: any texts.
         null_means: The meaning of null in a request: "none", "everywhere"; empty if null is refused.
-        schema: The constraints on the value in a request, for OpenAPI.
+        schema: Further constraints on the value in a request, for OpenAPI.
         is_editable: True if an edit may set the field, not only the creation.
     """
 
-    clean: Callable[[Any, list[FieldError]], Any]
-    null_means: str
-    schema: Mapping[str, Any]
+    most: int
+    least: int = 0
+    read: Callable[[str], str] | None = None
+    null_means: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
     is_editable: bool = True
 
 
-class _Required(Enum):
-    REQUIRED = "required"
-
-
-REQUIRED: Final = _Required.REQUIRED
+REQUIRED: Final = object()
 """In place of the empty value of a field that is never empty."""
 
 
@@ -117,7 +118,7 @@ class KeyField:
     Attributes:
         name: The attribute of `ApiKey`, the column, and the member of documents.
         kind: See :class:`FieldKind`.
-        empty: The value for keys without this field; :data:`REQUIRED` if every key has a value.
+        empty: The value for keys without this field; `REQUIRED` if every key has a value.
         length: The maximum length of an id.
         is_shown: True if documents contain the field.
         about: The field's description in OpenAPI.
@@ -145,7 +146,15 @@ class KeyField:
     def input_schema(self) -> dict[str, Any]:
         """The JSON Schema of the field in requests."""
         schema = self._schema(takes_null=not self.is_required)
-        return schema if self.input is None else {**schema, **self.input.schema}
+        if self.input is None:
+            return schema
+        unit = "Items" if self.kind is FieldKind.TEXTS else "Length"
+        limits: dict[str, Any] = {f"max{unit}": self.input.most}
+        if self.input.least:
+            limits[f"min{unit}"] = self.input.least
+        if self.kind is FieldKind.TEXT:
+            limits["pattern"] = _LINE
+        return {**schema, **limits, **self.input.schema}
 
     def _schema(self, *, takes_null: bool) -> dict[str, Any]:
         kind = _JSON_TYPES[self.kind]
@@ -178,90 +187,20 @@ def is_resource(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch(RESOURCE, text) is not None
 
 
-def _clean_text(name: str, text: str, longest: int, wrong: list[FieldError]) -> str:
-    import unicodedata  # a separate shared library, and few programs make keys
-
-    clean = text.strip()
-    # At most four code points compose to one, so a longer text is too long in any case; and
-    # the time of normalising grows with the square of the length.
-    if len(clean) <= 4 * longest:
-        clean = unicodedata.normalize("NFC", clean)
-    if len(clean) > longest:
-        wrong.append(FieldError(name, f"Use at most {longest} characters."))
-    elif not clean.isprintable() or not _INVISIBLE.isdisjoint(clean):
-        wrong.append(
-            FieldError(
-                name, f"The {name} contains control or invisible characters. Leave them out."
-            )
-        )
-    return clean
+def _label(text: str) -> str:
+    if is_label(text):
+        return text
+    raise ValueError(LABEL_FORM)
 
 
-def _clean_name(name: str, wrong: list[FieldError]) -> str:
-    clean = _clean_text("name", name, MAX_NAME_LENGTH, wrong)
-    if not clean:
-        wrong.append(FieldError("name", f"Give a name of 1 to {MAX_NAME_LENGTH} characters."))
-    return clean
+def _resource(text: str) -> str:
+    if is_resource(text):
+        return text
+    raise ValueError(RESOURCE_FORM)
 
 
-def _clean_description(description: str | None, wrong: list[FieldError]) -> str | None:
-    return _clean_text("description", description or "", MAX_DESCRIPTION_LENGTH, wrong) or None
-
-
-def _several(name: str, texts: Iterable[str], wrong: list[FieldError]) -> frozenset[str] | None:
-    """The texts; None and an error for a single text, which would become a set of letters."""
-    if isinstance(texts, str):
-        wrong.append(FieldError(name, f"Give a list of {name}, not one text."))
-        return None
-    return frozenset(texts)
-
-
-def _clean_scopes(scopes: Iterable[str] | None, wrong: list[FieldError]) -> frozenset[str] | None:
-    clean = None if scopes is None else _several("scopes", scopes, wrong)
-    if clean is not None and len(clean) > MAX_SCOPES:
-        wrong.append(FieldError("scopes", f"Choose at most {MAX_SCOPES} scopes."))
-        return frozenset()
-    return clean
-
-
-def _clean_labels(labels: Iterable[str], wrong: list[FieldError]) -> frozenset[str]:
-    clean = _several("labels", labels, wrong) or frozenset()
-    if len(clean) > MAX_LABELS:
-        wrong.append(FieldError("labels", f"Give at most {MAX_LABELS} labels."))
-    elif not all(map(is_label, clean)):
-        wrong.append(FieldError("labels", LABEL_FORM))
-    return clean
-
-
-def _clean_networks(
-    networks: Iterable[str] | None, wrong: list[FieldError]
-) -> frozenset[str] | None:
-    given = None if networks is None else _several("networks", networks, wrong)
-    if given is None:
-        return None
-    if not 1 <= len(given) <= MAX_NETWORKS:
-        # An empty list could mean nowhere or everywhere.
-        many = f"Give 1 to {MAX_NETWORKS} networks, or none at all (null) for a key that works from everywhere."
-        wrong.append(FieldError("networks", many))
-        return None
-    try:
-        return frozenset(str(parse_network(network)) for network in given)
-    except (ValueError, TypeError) as error:
-        wrong.append(FieldError("networks", str(error)))
-        return None
-
-
-def _clean_resources(
-    resources: Iterable[str] | None, wrong: list[FieldError]
-) -> frozenset[str] | None:
-    clean = None if resources is None else _several("resources", resources, wrong)
-    if clean is None:
-        return None
-    if len(clean) > MAX_RESOURCES:
-        wrong.append(FieldError("resources", f"Choose at most {MAX_RESOURCES} resources."))
-    elif not all(map(is_resource, clean)):
-        wrong.append(FieldError("resources", RESOURCE_FORM))
-    return clean
+def _network(text: str) -> str:
+    return str(parse_network(str(text)))
 
 
 KEY_FIELDS: Final = (
@@ -269,11 +208,7 @@ KEY_FIELDS: Final = (
     KeyField(
         name="name",
         kind=FieldKind.TEXT,
-        input=FieldInput(
-            clean=_clean_name,
-            null_means="",
-            schema={"minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": _LINE},
-        ),
+        input=FieldInput(least=1, most=MAX_NAME_LENGTH),
     ),
     KeyField(name="owner_id", kind=FieldKind.ID, length=MAX_OWNER_ID_LENGTH),
     KeyField(name="digest", kind=FieldKind.ID, length=255, is_shown=False),
@@ -283,12 +218,9 @@ KEY_FIELDS: Final = (
         empty=None,
         about="The permissions that limit the key; null means all of its owner's.",
         input=FieldInput(
-            clean=_clean_scopes,
+            most=MAX_SCOPES,
             null_means="all of yours",
-            schema={
-                "maxItems": MAX_SCOPES,
-                "description": "Absent or null: all of your permissions, now and later.",
-            },
+            schema={"description": "Absent or null: all of your permissions, now and later."},
             is_editable=False,
         ),
     ),
@@ -308,22 +240,18 @@ KEY_FIELDS: Final = (
         name="description",
         kind=FieldKind.TEXT,
         empty=None,
-        input=FieldInput(
-            clean=_clean_description,
-            null_means="none",
-            schema={"maxLength": MAX_DESCRIPTION_LENGTH, "pattern": _LINE},
-        ),
+        input=FieldInput(most=MAX_DESCRIPTION_LENGTH, null_means="none"),
     ),
     KeyField(
         name="labels",
         kind=FieldKind.TEXTS,
         empty=frozenset[str](),
         input=FieldInput(
-            clean=_clean_labels,
+            most=MAX_LABELS,
+            read=_label,
             null_means="none",
             schema={
                 "items": {"type": "string", "pattern": f"^{LABEL}$"},
-                "maxItems": MAX_LABELS,
                 "description": "Labels for searching.",
             },
         ),
@@ -334,7 +262,9 @@ KEY_FIELDS: Final = (
         empty=None,
         about="The networks from which the key works; null means everywhere.",
         input=FieldInput(
-            clean=_clean_networks,
+            least=1,
+            most=MAX_NETWORKS,
+            read=_network,
             null_means="everywhere",
             schema={
                 "items": {
@@ -342,8 +272,6 @@ KEY_FIELDS: Final = (
                     "pattern": f"^{NETWORK}$",
                     "examples": ["203.0.113.0/24", "2001:db8::/32"],
                 },
-                "minItems": 1,
-                "maxItems": MAX_NETWORKS,
                 "description": "The networks from which the key works, in CIDR notation; null means everywhere.",
             },
         ),
@@ -355,11 +283,11 @@ KEY_FIELDS: Final = (
         empty=None,
         about="The resources that the key reaches; null means all of its owner's.",
         input=FieldInput(
-            clean=_clean_resources,
+            most=MAX_RESOURCES,
+            read=_resource,
             null_means="everything of yours",
             schema={
                 "items": {"type": "string", "pattern": f"^{RESOURCE}$", "examples": ["task:42"]},
-                "maxItems": MAX_RESOURCES,
                 "description": "Absent or null: all of your resources, now and later.",
             },
             is_editable=False,
@@ -400,21 +328,60 @@ def clean_new(given: Mapping[str, object], wrong: list[FieldError]) -> dict[str,
     Raises:
         TypeError: A field does not exist.
     """
-    _refuse_unknown(given, INPUTS)
-    return {
-        name: each.clean(given.get(name, FIELD_OF[name].empty), wrong)
-        for name, each in INPUTS.items()
-    }
+    empty = {name: FIELD_OF[name].empty for name in INPUTS}
+    return empty | _clean_all(given, INPUTS, wrong)
 
 
 def clean_changes(given: Mapping[str, object], wrong: list[FieldError]) -> KeyUpdate:
     """The valid values of an edit. Arguments and errors are those of :func:`clean_new`; missing fields stay."""
-    _refuse_unknown(given, EDITABLE)
-    changes = {name: INPUTS[name].clean(value, wrong) for name, value in given.items()}
-    return cast("KeyUpdate", changes)
+    return cast("KeyUpdate", _clean_all(given, EDITABLE, wrong))
 
 
-def _refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
+def _clean_all(
+    given: Mapping[str, object], known: Iterable[str], wrong: list[FieldError]
+) -> dict[str, Any]:
     unknown = sorted(given.keys() - set(known))
     if unknown:
         raise TypeError(f"A key has no field {unknown[0]!r} to set. Fields: {', '.join(known)}.")
+    values: dict[str, Any] = {name: FIELD_OF[name].empty for name in given}
+    for name, value in given.items():
+        try:
+            values[name] = _clean(name, value)
+        except ValueError as error:
+            wrong.append(FieldError(name, str(error)))
+    return values
+
+
+def _clean(name: str, value: Any) -> Any:
+    row, given = FIELD_OF[name], INPUTS[name]
+    if not row.is_required and value is None:
+        return row.empty
+    if row.kind is FieldKind.TEXT:
+        return _clean_line(value, given) or row.empty
+    # A single text would become a set of letters.
+    if isinstance(value, str):
+        raise ValueError(f"Give a list of {name}, not one text.")  # noqa: TRY004 - an error of the input
+    texts: frozenset[str] = frozenset(value)
+    if len(texts) > given.most:
+        raise ValueError(f"Choose at most {given.most} {name}.")
+    if len(texts) < given.least:
+        # An empty list could mean nowhere or everywhere.
+        raise ValueError(
+            f"Give {given.least} to {given.most} {name}, or none at all (null) for {given.null_means}."
+        )
+    return texts if given.read is None else frozenset(map(given.read, texts))
+
+
+def _clean_line(text: str, given: FieldInput) -> str:
+    import unicodedata  # a separate shared library, and few programs make keys
+
+    clean = text.strip()
+    # At most four code points compose to one, so a longer text is too long in any case; and
+    # the time of normalising grows with the square of the length.
+    if len(clean) <= 4 * given.most:
+        clean = unicodedata.normalize("NFC", clean)
+    if not given.least <= len(clean) <= given.most:
+        raise ValueError(f"Use {given.least or 'up'} to {given.most} characters.")
+    if not clean.isprintable() or not _INVISIBLE.isdisjoint(clean):
+        raise ValueError("This text contains control or invisible characters. Leave them out.")
+    return clean
