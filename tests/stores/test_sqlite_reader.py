@@ -349,21 +349,21 @@ def test_a_forked_child_opens_a_connection_of_its_own_and_leaves_its_parents_ope
 ) -> None:
     record = add(store, "k")
     store.find("k")
-    parents = store._reader._connection if store._reader else None
+    parents = store._reader._opened if store._reader else None
 
     def find() -> tuple[ApiKey | None, bool, int]:
         before = len(open_files(path))
         found = store.find("k")
         assert store._reader is not None
         gc.collect()
-        return found, store._reader._connection is not parents, len(open_files(path)) - before
+        return found, store._reader._opened is not parents, len(open_files(path)) - before
 
     found, is_its_own, opened = in_child(find)
     assert (found, is_its_own) == (record, True)
     # The database and its WAL: what the parent has open stays open here as well.
     assert opened >= 2
     assert parents is not None
-    assert parents.execute("SELECT 1").fetchone() == (1,)
+    assert parents.driver.execute("SELECT 1").fetchone() == (1,)
 
 
 def change(after: ApiKey) -> tuple[KeyEvent]:
@@ -508,9 +508,9 @@ def test_a_forked_child_takes_no_connection_of_its_parents_pool(
 def test_it_refuses_to_write(store: SQLAlchemyKeyStore) -> None:
     store.find("k")
     assert store._reader is not None
-    assert store._reader._connection is not None
+    assert store._reader._opened is not None
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        store._reader._connection.execute("DELETE FROM msk_auth_api_keys")
+        store._reader._opened.driver.execute("DELETE FROM msk_auth_api_keys")
 
 
 def test_a_database_in_memory_is_not_read_directly() -> None:
@@ -520,7 +520,7 @@ def test_a_database_in_memory_is_not_read_directly() -> None:
     record = add(store, "k")
     assert store.find("k") == store.find("k") == record
     assert store._reader is not None
-    assert store._reader._connection is None
+    assert store._reader._opened is None
     engine.dispose()
 
 

@@ -94,6 +94,7 @@ class SharedStore:
         self._turns = turns
         self._outside_forks = outside_forks
         self._engine: Engine | None = None
+        self._reader: SQLiteReader | None = None
         self._binding = threading.Lock()
         after_fork_in_child(self._renew_binding)
         after_fork_in_child(self._leave_the_parents_pool)
@@ -121,7 +122,7 @@ class SharedStore:
         self._is_sqlite = engine.dialect.name == "sqlite"
         # A database in memory is one shared connection: a reader that ends its transaction ends a writer's too.
         self._is_one_connection = isinstance(engine.pool, StaticPool)
-        self._reader: SQLiteReader | None = None
+        self._reader = None
         if self._is_sqlite:
             note_file(engine)
             choose_connection_class(engine)
@@ -191,8 +192,9 @@ class SharedStore:
                 with in_use(connection):
                     if self._is_sqlite:
                         path = check_file(connection)
-                        if self._reader is not None:
-                            self._reader.locate(path)
+                        reader = self._reader
+                        if reader is not None:
+                            reader.locate(path)
                         # The driver's mode stays as the application set it: `begin_immediate` copes with all of them.
                         yield connection
                     else:
@@ -212,8 +214,9 @@ class SharedStore:
         return isinstance(error, cast("Any", self._derived.dialect.dbapi).Error)
 
     def _close(self) -> None:
-        if self._engine is not None and self._reader is not None:
-            self._reader.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
 
 def _isolated(connection: Connection, level: str) -> Connection:

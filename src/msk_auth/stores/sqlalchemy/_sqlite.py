@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 from weakref import WeakSet
 
@@ -24,9 +24,8 @@ from sqlalchemy.sql import Select
 
 from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth.clock import SystemClock
-from msk_auth.core.model import ApiKey
 
-from ._table import FastPathUnavailable, first_record, select_from_id
+from ._table import select_from_id
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -308,12 +307,19 @@ durably revoke a key in it within this time.
 """
 
 
+class _Opened(NamedTuple):
+    """A connection of the reader, bare and in SQLAlchemy's hands, and the file that it has open."""
+
+    driver: sqlite3.Connection
+    statements: Connection
+    file: tuple[int, int] | None
+
+
 class SQLiteReader:
     """Reads on a separate connection, in the calling thread: in microseconds, where an asynchronous driver takes 300.
 
     The calling thread may be the event loop's: passing the work to a thread and back takes longer than the work. The reader
-    never waits: the busy timeout is 0, and in any doubt it raises :class:`FastPathUnavailable`
-    and the store reads through SQLAlchemy.
+    never waits: the busy timeout is 0, and in any doubt it returns None and the store reads through SQLAlchemy.
 
     Each read sees the last commit, because it is its own transaction. The reader is not
     used for databases in memory, which belong to one connection. A file that was replaced by a restored backup
@@ -327,13 +333,9 @@ class SQLiteReader:
     def __init__(self, table: Table, dialect: Dialect) -> None:
         # One connection for all threads, under the lock of the gate, which is held for microseconds: a connection for each
         # thread would outlive the thread.
-        self._connection: sqlite3.Connection | None = None
-        # The same connection, for statements of the application.
-        self._statements: Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._opened: _Opened | None = None
         self._believed_until = 0.0
         self._path: str | None = None
-        self._is_closed = False
         self._dialect = dialect
         # SQLAlchemy would add two parameters for the limit.
         qmark = sqlite.dialect(paramstyle="qmark")
@@ -342,38 +344,21 @@ class SQLiteReader:
 
     def locate(self, path: str | None) -> None:
         """Use the file that the engine has opened: its URL may name another. None if the database has no file."""
-        if not self._is_closed:
-            self._path = path
+        self._path = path
 
-    def find(self, key_id: str) -> ApiKey | None:
-        """The record with this id, or None if there is none.
+    def find(self, key_id: str) -> Sequence[Any] | None:
+        """The rows of :func:`select_from_id` for this id, up to one; None if the store must read through SQLAlchemy."""
+        # With the bare driver, which takes a third of the time. To the end of the result: an unfinished statement
+        # keeps its transaction open.
+        return self._read(lambda opened: opened.driver.execute(self._sql, (key_id,)).fetchall())
 
-        Raises:
-            FastPathUnavailable: Read through SQLAlchemy instead.
-        """
-        with self._opened() as connection:
-            # With the bare driver, which takes a third of the time. To the end of the result: an unfinished statement
-            # keeps its transaction open.
-            rows = connection.execute(self._sql, (key_id,)).fetchall()
-        return first_record(rows, key_id)
-
-    def read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[Any]:
-        """The rows of a statement that selects few rows by an index.
-
-        Raises:
-            FastPathUnavailable: As for :meth:`find`.
-        """
-        with self._opened() as connection:
-            if self._statements is None:
-                creator = cast("Any", lambda: connection)
-                pool = StaticPool(creator, dialect=self._dialect, reset_on_return=None)
-                self._statements = Engine(pool, self._dialect, make_url("sqlite://")).connect()
-            return self._statements.execute(statement, values).all()
+    def read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The rows of a statement that selects few rows by an index; None as for :meth:`find`."""
+        return self._read(lambda opened: opened.statements.execute(statement, values).all())
 
     def close(self) -> None:
-        """Close the connection for good. Closing again does nothing."""
+        """Close the connection."""
         with FORK_GATE.lock:
-            self._is_closed, self._path = True, None
             self._drop()
 
     # The default argument still exists at the interpreter's end, when this module's names are gone.
@@ -381,56 +366,56 @@ class SQLiteReader:
         with gate.lock:
             self._drop()
 
-    @contextmanager
-    def _opened(self) -> Generator[sqlite3.Connection]:
+    def _read(self, work: Callable[[_Opened], Sequence[Any]]) -> Sequence[Any] | None:
         path = self._path
         if path is None:
-            raise FastPathUnavailable
+            return None
         with FORK_GATE.lock:
             try:
-                yield self._current(path)
-            except (sqlite3.Error, SQLAlchemyError, OSError) as error:
+                return work(self._current(path))
+            except (sqlite3.Error, SQLAlchemyError, OSError):
                 self._drop()
-                raise FastPathUnavailable from error
+                return None
 
-    def _current(self, path: str) -> sqlite3.Connection:
+    def _current(self, path: str) -> _Opened:
         now = _CLOCK.monotonic()
-        connection = self._connection
-        if connection is not None and now < self._believed_until:
-            return connection
-        status = os.stat(path)  # noqa: PTH116 - half the time of pathlib's
-        file = (status.st_dev, status.st_ino)
-        if connection is None or file != self._file:
-            self._drop()
-            connection = sqlite3.connect(
-                # Only existing files. Writable, so that the last connection to close can remove the WAL.
-                f"file:{quote(path)}?mode=rw",
-                uri=True,
-                timeout=0,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            self._connection, self._file = connection, file
-            connection.execute("PRAGMA query_only = ON")
-        # From before the look.
-        self._believed_until = now + BELIEF_SECONDS
-        return connection
+        opened = self._opened
+        if opened is None or now >= self._believed_until:
+            file = _identity(path)
+            if opened is None or file != opened.file:
+                self._drop()
+                opened = self._opened = _open(path, self._dialect, file)
+            # From before the look.
+            self._believed_until = now + BELIEF_SECONDS
+        return opened
 
     def _drop(self) -> None:
-        statements, self._statements = self._statements, None
-        if statements is not None:
-            statements.close()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.statements.close()
+            opened.driver.close()
 
     def _renew(self) -> None:
         """Open a new connection in a forked child: an SQLite connection works only in the process that opened it.
 
         Closing it here could end the parent's locks ("How To Corrupt An SQLite Database File", section 2.6).
         """
-        abandon((self._connection, self._statements))
-        self._connection = self._statements = None
+        abandon(self._opened)
+        self._opened = None
+
+
+def _open(path: str, dialect: Dialect, file: tuple[int, int] | None) -> _Opened:
+    driver = sqlite3.connect(
+        # Only existing files. Writable, so that the last connection to close can remove the WAL.
+        f"file:{quote(path)}?mode=rw",
+        uri=True,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    driver.execute("PRAGMA query_only = ON")
+    pool = StaticPool(cast("Any", lambda: driver), dialect=dialect, reset_on_return=None)
+    return _Opened(driver, Engine(pool, dialect, make_url("sqlite://")).connect(), file)
 
 
 def _sync(engine: Engine | AsyncEngine) -> Engine:

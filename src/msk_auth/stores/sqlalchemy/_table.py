@@ -134,10 +134,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class FastPathUnavailable(Exception):
-    """Raised to fall back to SQLAlchemy."""
-
-
 def select_from_id(table: Table) -> Select[Any]:
     """The rows from the id `key_id` on, of which a look-up reads the first.
 

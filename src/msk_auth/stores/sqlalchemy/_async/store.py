@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -25,7 +24,7 @@ from msk_auth.stores.sqlalchemy._shared import (
     getter,
 )
 from msk_auth.stores.sqlalchemy._table import (
-    FastPathUnavailable,
+    first_record,
     id_of,
     read_record,
     to_columns,
@@ -90,9 +89,10 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
     async def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.stores.KeyStore`."""
         self._bind()
-        if self._reader is not None:
-            with suppress(FastPathUnavailable):
-                return self._reader.find(key_id)
+        reader = self._reader
+        rows = None if reader is None else reader.find(key_id)
+        if rows is not None:
+            return first_record(rows, key_id)
         return await self._read(lambda on: self._operations.find(on, key_id))
 
     async def find_many(self, key_ids: Sequence[str]) -> Sequence[ApiKey]:  # async only
@@ -255,9 +255,10 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
 
         async def read(**values: Any) -> Sequence[Any]:
             self._bind()
-            if self._reader is not None:
-                with suppress(FastPathUnavailable):
-                    return self._reader.read(statement, values)
+            reader = self._reader
+            rows = None if reader is None else reader.read(statement, values)
+            if rows is not None:
+                return rows
             return await self._read(lambda on: on.execute(statement, values).all())
 
         return read

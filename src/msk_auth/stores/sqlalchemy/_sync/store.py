@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -25,7 +24,7 @@ from msk_auth.stores.sqlalchemy._shared import (
     getter,
 )
 from msk_auth.stores.sqlalchemy._table import (
-    FastPathUnavailable,
+    first_record,
     read_record,
     to_columns,
     to_microseconds,
@@ -84,9 +83,10 @@ class SQLAlchemyKeyStore(SharedStore):
     def find(self, key_id: str) -> ApiKey | None:
         """See :class:`~msk_auth.stores.KeyStore`."""
         self._bind()
-        if self._reader is not None:
-            with suppress(FastPathUnavailable):
-                return self._reader.find(key_id)
+        reader = self._reader
+        rows = None if reader is None else reader.find(key_id)
+        if rows is not None:
+            return first_record(rows, key_id)
         return self._read(lambda on: self._operations.find(on, key_id))
 
     def insert(
@@ -237,9 +237,10 @@ class SQLAlchemyKeyStore(SharedStore):
 
         def read(**values: Any) -> Sequence[Any]:
             self._bind()
-            if self._reader is not None:
-                with suppress(FastPathUnavailable):
-                    return self._reader.read(statement, values)
+            reader = self._reader
+            rows = None if reader is None else reader.read(statement, values)
+            if rows is not None:
+                return rows
             return self._read(lambda on: on.execute(statement, values).all())
 
         return read
