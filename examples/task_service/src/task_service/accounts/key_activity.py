@@ -7,12 +7,12 @@ crash loses at most the last minute.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Final
+from typing import Any
 
-from sqlalchemy import case, delete, select
+from pydantic import BaseModel
+from sqlalchemy import delete, select
 
 from msk_auth import Clock
 from msk_auth.errors import StoreUnavailable
@@ -25,35 +25,35 @@ from .config import ConfigStore
 
 _log = logging.getLogger(__name__)
 
-# The most rows of a transaction, for which other transactions wait on SQLite.
-_BATCH: Final = 500
-
 _DAYS = schema.key_activity.c
 _LAST = schema.key_last_requests.c
 
 
-@dataclass(frozen=True, slots=True)
-class LastRequest:
-    """The last request of a key, accepted or refused.
+class DailyRequests(BaseModel):
+    """The requests of a key on one day, in UTC."""
 
-    Attributes:
-        at: The time of its answer.
-        route: Its method and the pattern of its route, such as `GET /api/tasks/{taskId}`.
-        address: The client's address; None if it is not kept.
-        user_agent: The client's `User-Agent`; None without one, or if it is not kept.
+    day: date
+    accepted: int
+    refused: int
+
+
+class LastRequest(BaseModel):
+    """The last request of a key, accepted or refused; `address` and `user_agent` are null if they are not kept.
+
+    `route` is its method and the pattern of its route, such as `GET /api/tasks/{taskId}`.
     """
 
     at: datetime
-    route: str
+    route: str | None
     address: str | None
     user_agent: str | None
 
 
-@dataclass(slots=True)
-class _Count:
-    last: LastRequest
-    accepted: int = 0
-    refused: int = 0
+class ActivityReport(BaseModel):
+    """A key's activity, up to a minute ago. Days without requests are left out."""
+
+    days: list[DailyRequests]
+    last_request: LastRequest | None
 
 
 class KeyActivity(Flushing):
@@ -69,7 +69,9 @@ class KeyActivity(Flushing):
         self._db = db
         self._clock = clock
         self._config = config
-        self._counts: dict[tuple[str, date], _Count] = {}
+        # By key, day, and whether the requests were refused.
+        self._counts: Counter[tuple[str, date, bool]] = Counter()
+        self._last: dict[str, dict[str, Any]] = {}
 
     def count(self, key_id: str, request: RequestRecord, *, is_refused: bool, route: str) -> None:
         """Count a request, in memory only.
@@ -81,65 +83,45 @@ class KeyActivity(Flushing):
             route: See :class:`LastRequest`.
         """
         now = self._clock.now()
-        last = LastRequest(now, route, request.address, request.user_agent)
-        count = self._counts.setdefault((key_id, now.date()), _Count(last))
-        count.last = last
-        if is_refused:
-            count.refused += 1
-        else:
-            count.accepted += 1
+        self._counts[key_id, now.date(), is_refused] += 1
+        self._last[key_id] = {
+            "key_id": key_id,
+            "at": now,
+            "route": route,
+            "address": request.address,
+            "user_agent": request.user_agent,
+        }
 
     async def flush(self) -> None:
         """Write the counts, or keep them for the next call if the database does not answer."""
-        counts, self._counts = self._counts, {}
-        # In the same order everywhere, so that two processes cannot deadlock.
-        ordered = sorted(counts)
+        counts, self._counts = self._counts, Counter()
+        last, self._last = self._last, {}
         try:
-            while ordered:
-                batch = ordered[:_BATCH]
-                await self._write({place: counts[place] for place in batch})
-                for place in batch:
-                    del counts[place]
-                del ordered[:_BATCH]
+            if counts:
+                await self._write(counts, last)
+            counts, last = Counter(), {}
         except StoreUnavailable:
             _log.warning(
                 "the database did not answer, so the activity of keys was not written; trying again later"
             )
         finally:
-            for place, count in counts.items():
-                newer = self._counts.setdefault(place, count)
-                if newer is not count:
-                    newer.accepted += count.accepted
-                    newer.refused += count.refused
+            self._counts.update(counts)
+            self._last = last | self._last
 
-    async def days(self, key_id: str, *, since: date) -> Sequence[tuple[date, int, int]]:
-        """Each day with requests of a key, the oldest first: the day in UTC, and the numbers of accepted and refused requests.
+    async def report(self, key_id: str, days: int) -> ActivityReport:
+        """The activity of a key on the last days, including today, the oldest day first.
 
         Raises:
             StoreUnavailable: The database does not answer.
         """
+        since = self._clock.now().date() - timedelta(days=days - 1)
+        of_day = select(schema.key_activity).where(_DAYS.key_id == key_id, _DAYS.day >= since)
+        of_key = select(schema.key_last_requests).where(_LAST.key_id == key_id)
         async with self._db.read() as connection:
-            found = await connection.execute(
-                select(_DAYS.day, _DAYS.accepted, _DAYS.refused)
-                .where(_DAYS.key_id == key_id, _DAYS.day >= since)
-                .order_by(_DAYS.day)
-            )
-        return [(row.day, row.accepted, row.refused) for row in found]
-
-    async def last_request(self, key_id: str) -> LastRequest | None:
-        """The last kept request of a key; None if there is none.
-
-        Raises:
-            StoreUnavailable: The database does not answer.
-        """
-        async with self._db.read() as connection:
-            found = await connection.execute(
-                select(_LAST.at, _LAST.route, _LAST.address, _LAST.user_agent).where(
-                    _LAST.key_id == key_id
-                )
-            )
-        row = found.one_or_none()
-        return None if row is None else LastRequest(*row)
+            counted = (await connection.execute(of_day.order_by(_DAYS.day))).all()
+            last = (await connection.execute(of_key)).one_or_none()
+        found = {"days": counted, "last_request": last}
+        return ActivityReport.model_validate(found, from_attributes=True)
 
     async def purge(self) -> None:
         """Delete activity that is older than the administrator's retention time.
@@ -154,23 +136,23 @@ class KeyActivity(Flushing):
             await connection.execute(delete(schema.key_activity).where(_DAYS.day < first))
             await connection.execute(delete(schema.key_last_requests).where(_LAST.at < began))
 
-    async def _write(self, counts: dict[tuple[str, date], _Count]) -> None:
+    async def _write(
+        self, counts: Counter[tuple[str, date, bool]], last: dict[str, dict[str, Any]]
+    ) -> None:
         config = await self._config.current()
+        kept = {"address": config.keep_key_addresses, "user_agent": config.keep_key_user_agents}
+        left_out = dict.fromkeys(name for name, is_kept in kept.items() if not is_kept)
+        # In the same order everywhere, so that two processes cannot deadlock.
         days = [
-            {"key_id": key_id, "day": day, "accepted": count.accepted, "refused": count.refused}
-            for (key_id, day), count in counts.items()
-        ]
-        # A key has a row for each day, and one last request; later days come last.
-        last = {
-            key_id: {
+            {
                 "key_id": key_id,
-                "at": count.last.at,
-                "route": count.last.route,
-                "address": count.last.address if config.keep_key_addresses else None,
-                "user_agent": count.last.user_agent if config.keep_key_user_agents else None,
+                "day": day,
+                "accepted": counts[key_id, day, False],
+                "refused": counts[key_id, day, True],
             }
-            for (key_id, _), count in counts.items()
-        }
+            for key_id, day in sorted({(key_id, day) for key_id, day, _ in counts})
+        ]
+        requests = [last[key_id] | left_out for key_id in sorted(last)]
         add = self._db.insert(schema.key_activity)
         add = add.on_conflict_do_update(
             index_elements=["key_id", "day"],
@@ -179,11 +161,10 @@ class KeyActivity(Flushing):
         put = self._db.insert(schema.key_last_requests)
         put = put.on_conflict_do_update(
             index_elements=["key_id"],
-            set_={
-                name: case((put.excluded.at >= _LAST.at, put.excluded[name]), else_=_LAST[name])
-                for name in ("at", "route", "address", "user_agent")
-            },
+            set_={name: put.excluded[name] for name in ("at", "route", "address", "user_agent")},
+            # Another process may have written a later request.
+            where=put.excluded.at >= _LAST.at,
         )
         async with self._db.write() as connection:
             await connection.execute(add, days)
-            await connection.execute(put, list(last.values()))
+            await connection.execute(put, requests)

@@ -13,14 +13,14 @@ from msk_auth import ApiKey, KeyStatus, Principal
 from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.keys import KeyFilter, KeyPage
-from task_service.accounts.key_activity import KeyActivity
+from task_service.accounts.key_activity import ActivityReport, KeyActivity
 from task_service.accounts.key_list import KeyList
 from task_service.accounts.roles import MANAGE_KEYS
 from task_service.accounts.users import User, Users
 from task_service.errors import UserNotFound
 
 from .json_route import Cursor, Days, JsonRoute, Limit, Time
-from .keys import KeyActivitySchema, KeySchema, activity_of, key_schema
+from .keys import KeySchema, key_schema
 from .openapi import problems
 
 PREFIX: Final = "/api/admin/keys"
@@ -122,10 +122,10 @@ def admin_keys_routers(
     async def get_any_key_activity(
         key_id: str,
         days: Days = 30,
-    ) -> KeyActivitySchema:
+    ) -> ActivityReport:
         """Read the numbers of accepted and refused requests of any user's key, on each of the last `days`."""
         record = await found.get(key_id)
-        return await activity_of(activity, record.id, auth.authenticator.clock.now(), days)
+        return await activity.report(record.id, days)
 
     def any_key(record: ApiKey, owner: User | None, at: datetime) -> AnyKeySchema:
         return AnyKeySchema(

@@ -2,8 +2,7 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from dataclasses import asdict
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Query, Response
@@ -13,14 +12,14 @@ from msk_auth import ApiKey, KeyFormat, KeyStatus, Principal
 from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit, AuditQuery
-from task_service.accounts.key_activity import KeyActivity
+from task_service.accounts.key_activity import ActivityReport, KeyActivity
 from task_service.accounts.key_list import KeyList, KeyListQuery, KeySort
 from task_service.accounts.users import User
 from task_service.db.paging import PageRequest
 from task_service.tasks.runs import Runs
 
 from .audit import AuditList, audit_list
-from .json_route import Cursor, Days, JsonRoute, Limit, Moment, Search, WantedPage
+from .json_route import Cursor, Days, JsonRoute, Limit, Search, WantedPage
 from .openapi import problems
 
 PREFIX: Final = "/api/keys"
@@ -77,30 +76,6 @@ class RevokeOptions(BaseModel):
     cancel_runs: bool = False
 
 
-class DailyRequestsSchema(BaseModel):
-    """The requests of a key on one day, in UTC."""
-
-    day: date
-    accepted: int
-    refused: int
-
-
-class LastRequestSchema(BaseModel):
-    """The last request of a key; `address` and `user_agent` are null if they are not kept."""
-
-    at: Moment
-    route: str | None
-    address: str | None
-    user_agent: str | None
-
-
-class KeyActivitySchema(BaseModel):
-    """A key's activity, up to a minute ago. Days without requests are left out."""
-
-    days: list[DailyRequestsSchema]
-    last_request: LastRequestSchema | None
-
-
 def keys_routers(
     auth: FastAPIAuth[User], keys: KeyList, activity: KeyActivity, audit: Audit, runs: Runs
 ) -> tuple[APIRouter, APIRouter]:
@@ -154,14 +129,14 @@ def keys_routers(
         key_id: str,
         days: Days = 30,
         on_behalf_of: OnBehalfOf = None,
-    ) -> KeyActivitySchema:
+    ) -> ActivityReport:
         """Read the numbers of accepted and refused requests of one of your keys, on each of the last `days`.
 
         A refused request had the right key, but the key was revoked or expired, or lacked the permission or the network.
         """
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         response.headers["cache-control"] = "no-store"
-        return await activity_of(activity, record.id, auth.authenticator.clock.now(), days)
+        return await activity.report(record.id, days)
 
     @router.get("/{key_id}/audit", responses=problems(KeyNotFound))
     async def list_key_audit(
@@ -199,21 +174,6 @@ def keys_routers(
         return key_schema(record, auth.authenticator.clock.now())
 
     return router, others
-
-
-async def activity_of(
-    activity: KeyActivity, key_id: str, now: datetime, days: int
-) -> KeyActivitySchema:
-    """A key's activity of the last days, for the API."""
-    counts = await activity.days(key_id, since=now.date() - timedelta(days=days - 1))
-    last = await activity.last_request(key_id)
-    return KeyActivitySchema(
-        days=[
-            DailyRequestsSchema(day=day, accepted=accepted, refused=refused)
-            for day, accepted, refused in counts
-        ],
-        last_request=None if last is None else LastRequestSchema(**asdict(last)),
-    )
 
 
 def key_schema(record: ApiKey, at: datetime) -> KeySchema:
