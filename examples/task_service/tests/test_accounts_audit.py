@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 
 def _with_key(user: User) -> Principal[User]:
-    return replace(principal(user), kind=CredentialKind.API_KEY, key_id="AAAAAAAAAAAA")
+    return replace(principal(user), kind=CredentialKind.API_KEY, key="AAAAAAAAAAAA")
 
 
 # Writing
@@ -138,8 +138,8 @@ async def test_entries_of_several_actions_are_listed_in_one_order_page_by_page(i
     for action, numbers in expected.items():
         for query in (
             AuditQuery(action=action),
-            AuditQuery(action=action, actor_name="ann"),
-            AuditQuery(action=action, key_id="AAAAAAAAAAAA"),
+            AuditQuery(action=action, actor="ann"),
+            AuditQuery(action=action, key="AAAAAAAAAAAA"),
         ):
             ids: list[int] = []
             cursor = None
@@ -179,9 +179,9 @@ async def test_entries_of_a_time_are_listed_by_time(it: World) -> None:
     ("query", "index"),
     [
         (AuditQuery(action="key.created"), "ix_audit_action_at_id"),
-        (AuditQuery(actor_name="ann"), "ix_audit_actor_id_at_id"),
+        (AuditQuery(actor="ann"), "ix_audit_actor_id_at_id"),
         (AuditQuery(target="t1"), "ix_audit_target_at_id"),
-        (AuditQuery(key_id="AAAAAAAAAAAA"), "ix_audit_credential_id_at_id"),
+        (AuditQuery(key="AAAAAAAAAAAA"), "ix_audit_credential_id_at_id"),
         (AuditQuery(until=START), "ix_audit_at"),
     ],
     ids=str,

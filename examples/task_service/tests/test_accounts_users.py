@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from msk_auth.errors import InputInvalid
+from task_service.accounts.names import check_name, normalised_username
 from task_service.accounts.roles import ROLE_PERMISSIONS
-from task_service.accounts.users import User, UserQuery, check_name, normalised_username
+from task_service.accounts.users import User, UserQuery
 from task_service.db import schema
 from task_service.db.paging import PageRequest
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound

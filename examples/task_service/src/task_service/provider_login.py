@@ -32,19 +32,12 @@ from msk_auth.tokens.issuers import RemoteKeySet
 
 from .accounts.changes import Accounts
 from .accounts.config import ConfigStore
+from .accounts.names import MAX_USERNAME, is_username, normalised_username
 from .accounts.provider_logout import LOGOUT_LEEWAY, logout_verifier, readable
 from .accounts.roles import ADMIN, Role
 from .accounts.sessions import LoggedIn, ProviderLogout, Sessions, end_session_of
 from .accounts.throttle import PublicThrottle
-from .accounts.users import (
-    MAX_USERNAME,
-    User,
-    Users,
-    is_username,
-    name_taken,
-    normalised_username,
-    read_user,
-)
+from .accounts.users import User, Users, name_taken, read_user
 from .db import schema
 from .errors import (
     LastAdministrator,

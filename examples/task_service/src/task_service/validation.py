@@ -1,4 +1,4 @@
-"""Errors of inputs in plain sentences, because pydantic's own messages are for programmers.
+"""Types of query parameters; and errors of inputs in plain sentences, because pydantic's own messages are for programmers.
 
 A message says what to enter. The service's own validators and handlers already write such messages.
 """
@@ -6,14 +6,28 @@ A message says what to enter. The service's own validators and handlers already 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast, get_args
+from typing import Annotated, Any, Final, cast, get_args
 
-from pydantic import ValidationError
+from pydantic import AwareDatetime, BeforeValidator, StringConstraints, ValidationError
 from pydantic_core.core_schema import ErrorType
 
 from msk_auth.errors import InputInvalid
 
 _MAX_ERRORS: Final = 20
+
+
+def _written_time(value: object) -> object:
+    # Pydantic also reads seconds since 1970, and would take a year for seconds.
+    if isinstance(value, str) and "T" not in value.upper():
+        raise ValueError("Enter a time, such as 2026-03-01T12:00:00Z.")
+    return value
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_written_time)]
+"""A query parameter that is a time (RFC 3339)."""
+
+Search = Annotated[str, StringConstraints(strip_whitespace=True, max_length=100)] | None
+"""The query parameter that searches a listing; an empty search finds everything."""
 
 _SENTENCES: Final[Mapping[str, str]] = {
     "missing": "This is required.",

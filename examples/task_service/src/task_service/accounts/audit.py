@@ -17,6 +17,9 @@ from task_service.db.engine import Database
 from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.observability import redacted
 from task_service.request_record import request_address
+from task_service.validation import Time
+
+from .names import Username
 
 _log = logging.getLogger(__name__)
 
@@ -80,23 +83,23 @@ class AuditQuery:
 
     Attributes:
         actor_id: The id of the user who acted.
+        actor: The present name of the user who acted.
         action: The action; a prefix with a dot at its end, such as `key.`, means all actions with it.
         target: The id of the changed object.
+        key: Changes of the API key with this id, or actions with it.
+        routine: False leaves out logins and runs.
         since: At this moment or later.
         until: Before this moment.
-        key_id: Changes of this API key, or actions with it.
-        actor_name: The present name of the user who acted.
-        routine: False leaves out logins and runs.
     """
 
     actor_id: str | None = None
+    actor: Username | None = None
     action: str | None = None
     target: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    key_id: str | None = None
-    actor_name: str | None = None
+    key: str | None = None
     routine: bool = True
+    since: Time | None = None
+    until: Time | None = None
 
 
 class Audit:
@@ -253,8 +256,8 @@ class Audit:
 def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
     if query.actor_id is not None:
         yield _AUDIT.actor_id == query.actor_id
-    if query.actor_name is not None:
-        named = select(_USERS.id).where(_USERS.username == query.actor_name)
+    if query.actor is not None:
+        named = select(_USERS.id).where(_USERS.username == query.actor)
         yield _AUDIT.actor_id == named.scalar_subquery()
     if query.action is not None and query.action.endswith("."):
         yield _AUDIT.action.startswith(query.action, autoescape=True)
@@ -262,9 +265,9 @@ def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
         yield _AUDIT.action == query.action
     if query.target is not None:
         yield _AUDIT.target == query.target
-    if query.key_id is not None:
+    if query.key is not None:
         # Not with OR, for which SQLite would read the whole log.
-        of_key = (select(_AUDIT.id).where(each == query.key_id) for each in _OF_KEY)
+        of_key = (select(_AUDIT.id).where(each == query.key) for each in _OF_KEY)
         yield _AUDIT.id.in_(union(*of_key))
     if not query.routine:
         yield _AUDIT.action.not_in(ROUTINE)

@@ -32,6 +32,7 @@ from .credentials import (
     void_links,
     void_oldest_first_links,
 )
+from .names import check_name
 from .passwords import Passwords, check_password
 from .roles import ADMIN, Role
 from .users import (
@@ -39,7 +40,6 @@ from .users import (
     Users,
     administrators_of,
     begin_administration,
-    check_name,
     find_by_name,
     name_taken,
     read_user,

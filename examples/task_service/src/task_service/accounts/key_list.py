@@ -22,6 +22,7 @@ from msk_auth.stores.sqlalchemy import read_record
 from task_service.db import schema
 from task_service.db.engine import Database
 from task_service.db.paging import FIRST_PAGE, Order, PageRequest, Paging, contains_text
+from task_service.validation import Search
 
 EXPIRING: Final = timedelta(days=7)
 """The time before a key's end in which its owner is warned."""
@@ -50,7 +51,7 @@ class KeyListQuery:
         sort: The order.
     """
 
-    search: str | None = None
+    search: Search = None
     status: KeyStatus | None = None
     sort: KeySort = KeySort.CREATED
 

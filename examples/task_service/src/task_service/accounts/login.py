@@ -18,10 +18,11 @@ from task_service.errors import LoginFailed, PasswordLoginOff
 from .changes import Accounts
 from .config import ConfigStore
 from .credentials import begin_credential_write, replace_password
+from .names import normalised_username
 from .passwords import Passwords, check_password, normalised
 from .sessions import LoggedIn, Sessions, end_session_of, require_open
 from .throttle import LoginThrottle
-from .users import StoredPassword, User, Users, normalised_username
+from .users import StoredPassword, User, Users
 
 _USERS = schema.users.c
 

@@ -23,16 +23,16 @@ from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.errors import ServiceAccountNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
+from task_service.validation import Search
 
 from .changes import Accounts
 from .key_list import in_state
+from .names import MAX_USERNAME, check_name
 from .roles import KEY_PERMISSIONS, MANAGE_KEYS, ROLE_PERMISSIONS
 from .users import (
-    MAX_USERNAME,
     SERVICE_ACCOUNT,
     User,
     begin_administration,
-    check_name,
     name_contains,
     name_taken,
     write_user,
@@ -71,7 +71,7 @@ class ServiceAccountQuery:
         disabled: True for disabled accounts, False for enabled ones.
     """
 
-    search: str | None = None
+    search: Search = None
     disabled: bool | None = None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,21 +27,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from msk_auth import Owner, Principal
-from msk_auth.errors import InputInvalid, PermissionDenied
+from msk_auth.errors import PermissionDenied
 from task_service.db import schema
 from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.errors import LastAdministrator, UsernameTaken, UserNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
+from task_service.validation import Search
 
 from .changes import Accounts, Change
 from .credentials import begin_credential_write, void_first_links, void_links
 from .login_methods import LoginMethods
+from .names import check_name, is_username, normalised_username
 from .passwords import Passwords, check_password
 from .roles import ADMIN, MANAGE_USERS, ROLE_PERMISSIONS, Role
 from .sessions import end_open_sessions
-
-MAX_USERNAME: Final = 64
 
 SERVICE_ACCOUNT: Final = "svc"
 """The prefix of a service account's id. The prefix of users is `usr`."""
@@ -111,7 +110,7 @@ class UserQuery:
         sort: The order.
     """
 
-    search: str | None = None
+    search: Search = None
     role: Role | None = None
     disabled: bool | None = None
     sort: UserSort = UserSort.CREATED
@@ -343,20 +342,6 @@ class Users:
             return await read_user(connection, user_id)
 
 
-def normalised_username(username: str) -> str:
-    """A name for storage and comparison: without surrounding spaces, in NFKC and lower case."""
-    # Bounded before it is normalised; one character can become 18.
-    text = unicodedata.normalize("NFKC", username[: 2 * MAX_USERNAME].strip()).lower()
-    # Lower case of a composed character may be decomposed.
-    return unicodedata.normalize("NFKC", text)
-
-
-def is_username(name: str) -> bool:
-    """True if a normalised name is valid."""
-    # isprintable() excludes control and formatting characters, all spaces but U+0020, and lone surrogates.
-    return 0 < len(name) <= MAX_USERNAME and name.isprintable() and " " not in name
-
-
 _ORDERS: Final = {
     UserSort.CREATED: Order.by_time(_USERS.created_at, _USERS.id),
     UserSort.LOGIN: Order(
@@ -402,24 +387,6 @@ async def name_taken() -> AsyncGenerator[None]:
     except IntegrityError as error:
         # The id has 95 random bits, so the duplicate is the name.
         raise UsernameTaken from error
-
-
-def check_name(name: str, *, field: str = "username") -> str:
-    """Validate the name of a new user or service account, and return its stored form.
-
-    Args:
-        name: The typed name.
-        field: The name of the input in the error.
-
-    Raises:
-        InputInvalid: The name is too long, empty, or has spaces or invisible characters.
-    """
-    normalised = normalised_username(name)
-    if not is_username(normalised) or len(name) > MAX_USERNAME:
-        raise InputInvalid.of(
-            field, f"A name has 1 to {MAX_USERNAME} visible characters and no spaces."
-        )
-    return normalised
 
 
 def _administers(roles: Iterable[str], disabled: bool, can_log_in: bool) -> bool:

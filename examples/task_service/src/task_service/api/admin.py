@@ -9,7 +9,7 @@ the rest of the prefix: an unknown path or method refuses API keys and anonymous
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,14 +24,14 @@ from task_service.accounts.departures import Belongings, Departure, Departures
 from task_service.accounts.invitations import Invitation, Invitations
 from task_service.accounts.roles import ADMIN, MANAGE_KEYS, MANAGE_USERS, RECENT_LOGIN, Role
 from task_service.accounts.sessions import Sessions
-from task_service.accounts.users import User, UserQuery, Users, UserSort
+from task_service.accounts.users import User, UserQuery, Users
 from task_service.db.paging import Page
 from task_service.errors import LastAdministrator, PasswordLoginOff, UsernameTaken, UserNotFound
 from task_service.tasks.models import OwnerId
 from task_service.tasks.status import StatusReport, SystemStatus
 
 from .audit import AUDIT, add_audit_routes
-from .json_route import JsonBody, JsonRoute, NewName, Search, WantedPage
+from .json_route import JsonBody, JsonRoute, NewName, WantedPage
 from .openapi import path_id, problems
 
 CONFIG: Final = "admin:config"
@@ -141,18 +141,11 @@ def admin_router(
         return await config.update(changes, by=principal)
 
     @router.get("/users", dependencies=[user_admin])
-    async def list_users(
-        page: WantedPage,
-        search: Search = None,
-        role: Role | None = None,
-        disabled: bool | None = None,
-        sort: UserSort = UserSort.CREATED,
-    ) -> Page[User]:
+    async def list_users(page: WantedPage, query: Annotated[UserQuery, Depends()]) -> Page[User]:
         """List users.
 
         `search` is a part of a name, or an id. With `count` the answer has the number of all users found.
         """
-        query = UserQuery(search=search, role=role, disabled=disabled, sort=sort)
         return await users.list(query, page)
 
     @router.post("/users", status_code=201, responses=problems(UsernameTaken))

@@ -18,8 +18,9 @@ from task_service.accounts.key_list import KeyList
 from task_service.accounts.roles import MANAGE_KEYS
 from task_service.accounts.users import User, Users
 from task_service.errors import UserNotFound
+from task_service.validation import Time
 
-from .json_route import Cursor, Days, JsonRoute, Limit, Time
+from .json_route import Cursor, Days, JsonRoute, Limit
 from .keys import KeySchema, key_schema
 from .openapi import problems
 

@@ -16,10 +16,10 @@ from starlette.responses import StreamingResponse
 
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit, AuditEntry, AuditQuery
-from task_service.accounts.users import User, normalised_username
+from task_service.accounts.users import User
 from task_service.db.paging import Page
 
-from .json_route import Moment, Time, WantedPage, rfc3339
+from .json_route import Moment, WantedPage, rfc3339
 from .openapi import Responses
 
 AUDIT: Final = "admin:audit"
@@ -91,9 +91,7 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
     auditor = auth.require_interactive(AUDIT)
 
     @router.get("/audit", dependencies=[auditor])
-    async def list_audit(
-        query: Annotated[AuditQuery, Depends(_query)], page: WantedPage
-    ) -> AuditList:
+    async def list_audit(query: Annotated[AuditQuery, Depends()], page: WantedPage) -> AuditList:
         """List the entries of the audit log, newest first.
 
         An `action` that ends with a dot, such as `key.`, selects every action with that prefix. `key` is the id of an API key, and
@@ -109,7 +107,7 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
         responses=_EXPORT_RESPONSES,
     )
     async def export_audit(
-        query: Annotated[AuditQuery, Depends(_query)],
+        query: Annotated[AuditQuery, Depends()],
         form: Annotated[Format, Query(alias="format")] = "csv",
     ) -> StreamingResponse:
         """Download the entries of the audit log as one file."""
@@ -125,28 +123,6 @@ def audit_list(page: Page[AuditEntry]) -> AuditList:
     """A page of the audit log for the API."""
     items = [AuditEntrySchema.of(entry) for entry in page.items]
     return AuditList(items=items, next_cursor=page.next_cursor, total=page.total)
-
-
-def _query(
-    actor_id: str | None = None,
-    actor: str | None = None,
-    action: str | None = None,
-    target: str | None = None,
-    key: str | None = None,
-    routine: bool = True,
-    since: Time | None = None,
-    until: Time | None = None,
-) -> AuditQuery:
-    return AuditQuery(
-        actor_id=actor_id,
-        actor_name=None if actor is None else normalised_username(actor),
-        action=action,
-        target=target,
-        key_id=key,
-        routine=routine,
-        since=since,
-        until=until,
-    )
 
 
 async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingResponse:

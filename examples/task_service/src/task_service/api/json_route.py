@@ -6,28 +6,18 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from inspect import signature
-from typing import Annotated, Any, Final, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Final, NoReturn, get_args
 
 from fastapi import Depends, Header, Query
 from fastapi.dependencies.models import Dependant
-from fastapi.params import Depends as DependsParam
+from fastapi.params import Security
 from fastapi.routing import APIRoute
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StringConstraints,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from msk_auth import Principal
 from msk_auth.errors import InputInvalid
-from task_service.accounts.users import MAX_USERNAME
+from task_service.accounts.names import MAX_USERNAME
 from task_service.db.paging import PageRequest
 
 from .openapi import Responses, problems
@@ -48,17 +38,6 @@ Days = Annotated[int, Query(ge=1, le=3650)]
 """The query parameter for the number of days to look back, including today."""
 
 
-def _written_time(value: object) -> object:
-    # Pydantic also reads seconds since 1970, and would take a year for seconds.
-    if isinstance(value, str) and "T" not in value.upper():
-        raise ValueError("Enter a time, such as 2026-03-01T12:00:00Z.")
-    return value
-
-
-Time = Annotated[AwareDatetime, BeforeValidator(_written_time)]
-"""A query parameter that is a time (RFC 3339)."""
-
-
 def rfc3339(at: datetime) -> str:
     """A time in UTC with microseconds, as the library writes it."""
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -71,9 +50,6 @@ Moment = Annotated[
 ]
 """A time in an answer, in the library's format for a key's times."""
 
-
-Search = Annotated[str, StringConstraints(strip_whitespace=True, max_length=100)] | None
-"""The query parameter that searches a listing; an empty search finds everything."""
 
 Cursor = Annotated[
     str | None, Query(min_length=1, description="`next_cursor` of the previous page.")
@@ -118,15 +94,16 @@ class JsonRoute(APIRoute):
         path: str,
         endpoint: Callable[..., Any],
         *,
-        dependencies: Sequence[DependsParam] | None = None,
+        dependencies: Sequence[Any] | None = None,
         responses: Responses | None = None,
         **options: Any,
     ) -> None:
         # FastAPI solves the guards before the parameters, and each once.
         guards = [
-            guard
+            each
             for parameter in signature(endpoint).parameters.values()
-            for guard in _guards(parameter.annotation)
+            for each in get_args(parameter.annotation)
+            if isinstance(each, Security)
         ]
         super().__init__(
             path,
@@ -158,14 +135,6 @@ class JsonRoute(APIRoute):
             return await handle(JsonRequest(request.scope, request.receive))
 
         return handle_strictly
-
-
-def _guards(annotation: object) -> list[DependsParam]:
-    """The guards of a parameter that is a principal; a parameter of another type has none."""
-    kind, *metadata = get_args(annotation) or [None]
-    if get_origin(kind) is not Principal:
-        return []
-    return [each for each in metadata if isinstance(each, DependsParam)]
 
 
 def _query_names(dependant: Dependant) -> set[str]:

@@ -5,7 +5,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from msk_auth import ApiKey, KeyFormat, KeyStatus, Principal
@@ -13,13 +13,13 @@ from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit, AuditQuery
 from task_service.accounts.key_activity import ActivityReport, KeyActivity
-from task_service.accounts.key_list import KeyList, KeyListQuery, KeySort
+from task_service.accounts.key_list import KeyList, KeyListQuery
 from task_service.accounts.users import User
 from task_service.db.paging import PageRequest
 from task_service.tasks.runs import Runs
 
 from .audit import AuditList, audit_list
-from .json_route import Cursor, Days, JsonRoute, Limit, Search, WantedPage
+from .json_route import Cursor, Days, JsonRoute, Limit, WantedPage
 from .openapi import problems
 
 PREFIX: Final = "/api/keys"
@@ -94,9 +94,7 @@ def keys_routers(
         response: Response,
         principal: Annotated[Principal[User], auth.any_credential],
         wanted: WantedPage,
-        search: Search = None,
-        status: KeyStatus | None = None,
-        sort: KeySort = KeySort.CREATED,
+        query: Annotated[KeyListQuery, Depends()],
         on_behalf_of: OnBehalfOf = None,
     ) -> KeyPageSchema:
         """List your API keys, without their values.
@@ -105,7 +103,6 @@ def keys_routers(
         the numbers of keys found in each state, and of keys that end within 7 days. A cursor belongs to its search,
         filter and order.
         """
-        query = KeyListQuery(search=search, status=status, sort=sort)
         owner_id = principal.owner.id
         if on_behalf_of is not None:
             # The library checks the permission.
@@ -150,7 +147,7 @@ def keys_routers(
         """List the audit entries of one of your keys, newest first; `routine=false` leaves out the runs that it started."""
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Entries of any actor: a leaked key is revoked without a login.
-        query = AuditQuery(key_id=record.id, routine=routine)
+        query = AuditQuery(key=record.id, routine=routine)
         return audit_list(await audit.list(query, PageRequest(cursor, limit)))
 
     @router.post("/{key_id}/revoke", responses=problems(KeyNotFound))

@@ -15,7 +15,8 @@ from starlette.responses import PlainTextResponse
 from msk_auth import Policy, Principal, any_credential
 from msk_auth.errors import Problem
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.users import User, normalised_username
+from task_service.accounts.names import normalised_username
+from task_service.accounts.users import User
 from task_service.db.paging import Page
 from task_service.errors import (
     IdempotencyConflict,
@@ -37,9 +38,10 @@ from task_service.tasks.models import (
 )
 from task_service.tasks.run_log import LogReader
 from task_service.tasks.runs import Runs
+from task_service.validation import Time
 
 from .event_stream import EventStream, StreamLimit, Write
-from .json_route import IdempotencyKey, JsonRoute, Time, WantedPage
+from .json_route import IdempotencyKey, JsonRoute, WantedPage
 from .openapi import Responses, path_id, problems
 
 RunId = Annotated[str, path_id("runId", "run", "run")]

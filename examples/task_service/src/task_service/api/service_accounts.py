@@ -4,7 +4,7 @@
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import ConfigDict, Field
 
 from msk_auth import Principal, require_interactive
@@ -20,7 +20,7 @@ from task_service.accounts.users import SERVICE_ACCOUNT, User
 from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
 
-from .json_route import JsonBody, JsonRoute, NewName, Search, WantedPage
+from .json_route import JsonBody, JsonRoute, NewName, WantedPage
 from .openapi import path_id, problems
 
 PREFIX: Final = "/api/admin/service-accounts"
@@ -76,13 +76,12 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
 
     @router.get("", dependencies=[administrator])
     async def list_service_accounts(
-        page: WantedPage, search: Search = None, disabled: bool | None = None
+        page: WantedPage, query: Annotated[ServiceAccountQuery, Depends()]
     ) -> Page[ServiceAccount]:
         """List service accounts, by name.
 
         `search` is a part of a name, or an id. With `count` the answer has the number of all accounts found.
         """
-        query = ServiceAccountQuery(search=search, disabled=disabled)
         return await accounts.list(query, page)
 
     @router.post(

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from msk_auth import Principal
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.users import User, normalised_username
+from task_service.accounts.names import normalised_username
+from task_service.accounts.users import User
 from task_service.db.paging import Page
 from task_service.errors import IdempotencyConflict, RunQueueFull, TaskNotFound, TaskOwnerDisabled
 from task_service.handlers import HandlerDescription, HandlerRegistry
@@ -26,8 +27,9 @@ from task_service.tasks.models import (
 )
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
+from task_service.validation import Search
 
-from .json_route import IdempotencyKey, JsonRoute, Search, WantedPage
+from .json_route import IdempotencyKey, JsonRoute, WantedPage
 from .openapi import path_id, problems
 
 TaskId = Annotated[str, path_id("taskId", "tsk", "task")]
