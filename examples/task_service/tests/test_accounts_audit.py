@@ -21,7 +21,7 @@ from sqlalchemy import event, insert
 
 from msk_auth import CredentialKind, KeyFormat, Principal
 from msk_auth.errors import StoreUnavailable
-from task_service.accounts.audit import Audit, AuditQuery
+from task_service.accounts.audit import Actor, Audit, AuditQuery, UsedCredential
 from task_service.accounts.users import User
 from task_service.db import schema
 from task_service.db.paging import PageRequest
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 
 def _with_key(user: User) -> Principal[User]:
-    return replace(principal(user), kind=CredentialKind.API_KEY, key="AAAAAAAAAAAA")
+    return replace(principal(user), kind=CredentialKind.API_KEY, key_id="AAAAAAAAAAAA")
 
 
 # Writing
@@ -48,21 +48,13 @@ async def test_an_entry_has_actor_credential_and_address(it: World) -> None:
     await record(it, "four")
     four, three, two, one = (await it.audit.list(AuditQuery(), PageRequest(limit=4))).items
 
-    assert (one.actor_id, one.actor_name, one.credential_kind, one.credential_id) == (
-        user.id,
-        "ann",
-        "interactive",
-        "ses_1",
-    )
+    assert one.actor == Actor(id=user.id, username="ann")
+    assert one.credential == UsedCredential(kind="interactive", id="ses_1")
     assert (one.at, one.target, one.address) == (it.clock.now(), "tsk_1", "192.0.2.1")
-    assert (two.credential_kind, two.credential_id, two.address, two.details) == (
-        "api_key",
-        "AAAAAAAAAAAA",
-        None,
-        {"n": 1},
-    )
-    assert (three.actor_id, three.credential_kind) == (None, "none")
-    assert (four.actor_id, four.credential_kind) == (None, "system")
+    assert two.credential == UsedCredential(kind="api_key", id="AAAAAAAAAAAA")
+    assert (two.address, two.details) == (None, {"n": 1})
+    assert (three.actor, three.credential.kind) == (None, "none")
+    assert (four.actor, four.credential.kind) == (None, "system")
 
 
 async def test_what_looks_like_a_credential_is_masked_wherever_it_stands(it: World) -> None:

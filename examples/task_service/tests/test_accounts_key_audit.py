@@ -31,7 +31,7 @@ from msk_auth.errors import (
 )
 from msk_auth.events import Event, KeyEvent, LeakedKey, LeakLocation
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
-from task_service.accounts.audit import AuditEntry, AuditQuery
+from task_service.accounts.audit import Actor, AuditEntry, AuditQuery, UsedCredential
 from task_service.accounts.changes import Change
 from task_service.accounts.key_audit import MAX_LEAKS, KeyAudit
 from task_service.accounts.users import User
@@ -114,7 +114,7 @@ async def test_an_entry_of_a_key_of_another_owner_names_the_person_and_the_owner
             {"name": "CI", "cause": "delegate", "owner_id": account},
         ),
     ]
-    assert {entry.actor_id for entry in await keys.entries()} == {root.owner.id}
+    assert {entry.actor and entry.actor.id for entry in await keys.entries()} == {root.owner.id}
 
 
 async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> None:
@@ -172,10 +172,10 @@ async def test_what_happens_to_keys_is_recorded_as_it_happens(keys: Keys) -> Non
         ("key.revoked", second.record.id, {"name": "CI 2"}),
         ("key.deleted", second.record.id, {"name": "CI 2"}),
     ]
-    assert {
-        (entry.actor_id, entry.credential_kind, entry.credential_id, entry.address)
-        for entry in await keys.entries()
-    } == {(ann.owner.id, "interactive", ann.session_id, "192.0.2.1")}
+    actor = Actor(id=ann.owner.id, username="ann")
+    used = UsedCredential(kind="interactive", id=ann.session_id)
+    for entry in await keys.entries():
+        assert (entry.actor, entry.credential, entry.address) == (actor, used, "192.0.2.1")
 
 
 async def test_the_end_of_a_key_is_recorded_as_what_the_service_announces(keys: Keys) -> None:
@@ -194,7 +194,7 @@ async def test_the_end_of_a_key_is_recorded_as_what_the_service_announces(keys: 
         ("key.expiring", made.record.id, {"name": "CI", "days": 30}),
         ("key.expiring", made.record.id, {"name": "CI", "days": 7}),
     ]
-    assert {(entry.actor_id, entry.credential_kind) for entry in announced} == {(None, "system")}
+    assert {(entry.actor, entry.credential.kind) for entry in announced} == {(None, "system")}
 
 
 async def test_what_was_refused_leaves_no_entry(keys: Keys) -> None:
@@ -318,7 +318,7 @@ async def test_keys_that_end_without_a_login_are_recorded_once(keys: Keys) -> No
         ("key.leaked", "https://example.com/b"),
         ("key.leaked", None),
     ]
-    assert {(entry.credential_kind, entry.actor_id) for entry in entries} == {("none", None)}
+    assert {(entry.credential.kind, entry.actor) for entry in entries} == {("none", None)}
     assert of_first[0].details == {"name": "n", "cause": "possession"}
     of_second = [entry.details for entry in entries if entry.target == second.record.id]
     assert of_second[0] == {
@@ -354,7 +354,7 @@ async def test_forgetting_an_owner_is_recorded_as_done_by_the_service(keys: Keys
         ("key.revoked", active, "forgotten"),
         ("key.deleted", revoked, None),
     }
-    assert {(entry.credential_kind, entry.actor_id) for entry in entries} == {("system", None)}
+    assert {(entry.credential.kind, entry.actor) for entry in entries} == {("system", None)}
 
 
 @pytest.mark.parametrize("end", ["revoke_key", "delete_key"])

@@ -377,7 +377,7 @@ async def test_a_refusal_of_the_provider_is_a_page(
         for entry in (await service.services.audit.list(AuditQuery(action="login.failed"))).items
         if entry.action == "login.failed"
     ]
-    assert (entry.credential_kind, entry.target) == ("none", None)
+    assert (entry.credential.kind, entry.target) == ("none", None)
 
 
 async def test_a_provider_whose_document_is_wrong_is_not_used(

@@ -60,7 +60,10 @@ async def use(services: Services, key: CreatedKey) -> Principal[User]:
 async def entries(services: Services, action: str) -> list[tuple[str, str | None, dict[str, Any]]]:
     """What was done, by whom, oldest first."""
     page = await services.audit.list(AuditQuery(action=action), PageRequest(limit=200))
-    return [(entry.action, entry.actor_name, dict(entry.details)) for entry in reversed(page.items)]
+    return [
+        (entry.action, entry.actor and entry.actor.username, entry.details)
+        for entry in reversed(page.items)
+    ]
 
 
 # What one is

@@ -231,7 +231,7 @@ async def test_the_end_of_a_key_is_announced_once_even_after_a_failure(
         task.cancel()
     await asyncio.wait(tasks)
     (entry,) = (await it.audit.list(AuditQuery(action="key.expiring"))).items
-    assert (entry.target, entry.actor_id, entry.credential_kind) == (key["id"], None, "system")
+    assert (entry.target, entry.actor, entry.credential.kind) == (key["id"], None, "system")
     assert entry.details == {"name": "nightly", "days": 30}
     assert "no end of a key was announced; trying again later" in caplog.text
     assert caplog.text.count("announced the end of 1 keys") == 1

@@ -17,7 +17,6 @@ from sqlalchemy import delete, select, update
 
 from msk_auth.errors import ConfigurationError
 from task_service.accounts.audit import AuditQuery
-from task_service.api.audit import AuditEntrySchema
 from task_service.cli import main
 from task_service.db import schema
 from task_service.restore import (
@@ -146,7 +145,7 @@ async def test_service_accounts_that_ended_since_are_disabled_again(services: Se
 async def exported(services: Services) -> list[str]:
     """The audit log as its export has it: the newest entry first."""
     pages = services.audit.pages(AuditQuery())
-    return [AuditEntrySchema.of(entry).model_dump_json() async for page in pages for entry in page]
+    return [entry.model_dump_json() async for page in pages for entry in page]
 
 
 async def test_changes_that_are_not_repeated_are_listed(services: Services) -> None:

@@ -17,9 +17,9 @@ from sqlalchemy import func, select, update
 from msk_auth import KeyStatus
 from msk_auth.errors import ConfigurationError
 
+from .accounts.audit import TIME
 from .accounts.changes import Change
 from .accounts.users import SERVICE_ACCOUNT
-from .api.json_route import rfc3339
 from .db.schema import audit, runs, sessions
 from .errors import ServiceAccountNotFound, UserNotFound
 from .ids import is_id
@@ -182,7 +182,7 @@ async def list_actions(services: Services, entries: Sequence[AuditedChange]) -> 
         )
         known = {(row.id, row.at) for row in found}
     return [
-        f"{rfc3339(entry.at)} {entry.action} {entry.target or ''}".rstrip()
+        f"{entry.at:{TIME}} {entry.action} {entry.target or ''}".rstrip()
         for entry in entries
         if entry.action in _NOT_REPEATED
         and (entry.id, entry.at) not in known

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Row, delete, insert, select, union
 
 from msk_auth import Clock, Principal
@@ -22,6 +23,9 @@ from task_service.validation import Time
 from .names import Username
 
 _log = logging.getLogger(__name__)
+
+TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+"""The form of a time in UTC in texts."""
 
 EXPORT_PAGE: Final = 1000
 """The number of entries that :meth:`Audit.pages` reads at once."""
@@ -38,43 +42,38 @@ _OF_KEY: Final = (_AUDIT.target, _AUDIT.credential_id)
 _NEWEST: Final = Order.by_time(_AUDIT.at, _AUDIT.id)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """An entry of the audit log.
+class Actor(BaseModel):
+    """The user who acted, with the present name."""
 
-    Attributes:
-        id: Grows with each entry.
-        at: The time.
-        action: The action, such as `key.created`.
-        actor_id: The id of the user who acted; None if the request was not authenticated or the service itself acted.
-        actor_name: That user's present name.
-        credential_kind: `interactive` or `api_key`; `system` for the service and its command line; `none` if
-            the request was not authenticated.
-        credential_id: The id of the key or the login session.
-        target: The id of the changed object.
-        address: The client's address.
-        details: Other facts.
-        key_name: The name of the used key; None without a key, or if the name is unknown.
+    id: str
+    username: str | None
+
+
+class UsedCredential(BaseModel):
+    """The key or login session that was used; `kind` is `system` for the service itself, `none` without a login.
+
+    `name` is the name of a key.
+    """
+
+    kind: str
+    id: str | None
+    name: str | None = None
+
+
+class AuditEntry(BaseModel):
+    """One audited event. `target` is the id of the changed object.
+
+    `actor` is null if the request was not authenticated or the service itself acted.
     """
 
     id: int
     at: datetime
     action: str
-    actor_id: str | None
-    actor_name: str | None
-    credential_kind: str
-    credential_id: str | None
+    actor: Actor | None
+    credential: UsedCredential
     target: str | None
     address: str | None
-    details: Mapping[str, Any]
-    key_name: str | None = None
-
-
-_ENTRY: Final = tuple(
-    _USERS.username if field.name == "actor_name" else _AUDIT[field.name]
-    for field in fields(AuditEntry)
-    if field.name != "key_name"
-)
+    details: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,17 +239,18 @@ class Audit:
 
     async def _page(self, query: AuditQuery, paging: Paging) -> Page[AuditEntry]:
         wanted = (
-            select(*_ENTRY)
+            select(schema.audit, _USERS.username)
             .outerjoin_from(schema.audit, schema.users, _USERS.id == _AUDIT.actor_id)
             .where(*_conditions(query))
         )
         async with self._db.read() as connection:
             page = await paging.read(connection, wanted, _entry)
-            used = {each.credential_id for each in page.items if each.credential_kind == "api_key"}
-            named = select(_KEYS.id, _KEYS.name).where(_KEYS.id.in_(used))
+            used = [each.credential for each in page.items if each.credential.kind == "api_key"]
+            named = select(_KEYS.id, _KEYS.name).where(_KEYS.id.in_({each.id for each in used}))
             names = {row.id: row.name for row in await connection.execute(named)} if used else {}
-        items = [replace(each, key_name=names.get(each.credential_id)) for each in page.items]
-        return page.model_copy(update={"items": items})
+        for each in used:
+            each.name = names.get(each.id)
+        return page
 
 
 def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
@@ -284,5 +284,13 @@ def _kind(principal: Principal[Any] | None, anonymous: bool) -> str:
 
 
 def _entry(row: Row[Any]) -> AuditEntry:
-    # The last column is the key of the order.
-    return AuditEntry(*tuple(row)[:-1])
+    return AuditEntry(
+        id=row.id,
+        at=row.at,
+        action=row.action,
+        actor=None if row.actor_id is None else Actor(id=row.actor_id, username=row.username),
+        credential=UsedCredential(kind=row.credential_kind, id=row.credential_id),
+        target=row.target,
+        address=row.address,
+        details=row.details,
+    )

@@ -5,21 +5,19 @@
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, fields
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.audit import Audit, AuditEntry, AuditQuery
+from task_service.accounts.audit import TIME, Audit, AuditEntry, AuditQuery
 from task_service.accounts.users import User
 from task_service.db.paging import Page
 
-from .json_route import Moment, WantedPage, rfc3339
+from .json_route import WantedPage
 from .openapi import Responses
 
 AUDIT: Final = "admin:audit"
@@ -30,60 +28,21 @@ _MEDIA_TYPES: Final[dict[Format, str]] = {
     "csv": "text/csv; charset=utf-8",
     "jsonl": "application/jsonl",
 }
-_COLUMNS: Final = [field.name for field in fields(AuditEntry)]
+_COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {
+    "id": lambda entry: entry.id,
+    "at": lambda entry: f"{entry.at:{TIME}}",
+    "action": lambda entry: entry.action,
+    "actor_id": lambda entry: entry.actor and entry.actor.id,
+    "actor_name": lambda entry: entry.actor and entry.actor.username,
+    "credential_kind": lambda entry: entry.credential.kind,
+    "credential_id": lambda entry: entry.credential.id,
+    "target": lambda entry: entry.target,
+    "address": lambda entry: entry.address,
+    "details": lambda entry: json.dumps(entry.details, ensure_ascii=False),
+    "key_name": lambda entry: entry.credential.name,
+}
 # A spreadsheet evaluates a cell that begins with one of these as a formula (OWASP, CSV injection).
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-
-
-class Actor(BaseModel):
-    """The user who acted, with the present name."""
-
-    id: str
-    username: str | None
-
-
-class UsedCredential(BaseModel):
-    """The key or login session that was used; `kind` is `system` for the service itself, `none` without a login.
-
-    `name` is the name of a key.
-    """
-
-    kind: str
-    id: str | None
-    name: str | None
-
-
-class AuditEntrySchema(BaseModel):
-    """One audited event."""
-
-    id: int
-    at: Moment
-    action: str
-    actor: Actor | None
-    credential: UsedCredential
-    target: str | None
-    address: str | None
-    details: dict[str, Any]
-
-    @classmethod
-    def of(cls, entry: AuditEntry) -> Self:
-        """An entry as JSON."""
-        actor = entry.actor_id and Actor(id=entry.actor_id, username=entry.actor_name)
-        return cls(
-            id=entry.id,
-            at=entry.at,
-            action=entry.action,
-            actor=actor or None,
-            credential=UsedCredential(
-                kind=entry.credential_kind, id=entry.credential_id, name=entry.key_name
-            ),
-            target=entry.target,
-            address=entry.address,
-            details=dict(entry.details),
-        )
-
-
-AuditList = Page[AuditEntrySchema]
 
 
 def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -> None:
@@ -91,14 +50,16 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
     auditor = auth.require_interactive(AUDIT)
 
     @router.get("/audit", dependencies=[auditor])
-    async def list_audit(query: Annotated[AuditQuery, Depends()], page: WantedPage) -> AuditList:
+    async def list_audit(
+        query: Annotated[AuditQuery, Depends()], page: WantedPage
+    ) -> Page[AuditEntry]:
         """List the entries of the audit log, newest first.
 
         An `action` that ends with a dot, such as `key.`, selects every action with that prefix. `key` is the id of an API key, and
         finds changes of the key and actions with the key. `routine=false` leaves out logins and runs. With `count` the answer
         has the number of all entries found.
         """
-        return audit_list(await audit.list(query, page))
+        return await audit.list(query, page)
 
     @router.get(
         "/audit/export",
@@ -117,12 +78,6 @@ def add_audit_routes(router: APIRouter, auth: FastAPIAuth[User], audit: Audit) -
 _EXPORT_RESPONSES: Final[Responses] = {
     200: {"content": {"text/csv": {}, "application/jsonl": {}}, "description": "The entries."}
 }
-
-
-def audit_list(page: Page[AuditEntry]) -> AuditList:
-    """A page of the audit log for the API."""
-    items = [AuditEntrySchema.of(entry) for entry in page.items]
-    return AuditList(items=items, next_cursor=page.next_cursor, total=page.total)
 
 
 async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingResponse:
@@ -151,12 +106,11 @@ async def _export(audit: Audit, query: AuditQuery, form: Format) -> StreamingRes
 
 
 def _json_line(entry: AuditEntry) -> str:
-    return AuditEntrySchema.of(entry).model_dump_json() + "\n"
+    return entry.model_dump_json() + "\n"
 
 
 def _csv_row(entry: AuditEntry) -> str:
-    details = json.dumps(dict(entry.details), ensure_ascii=False)
-    cells = (asdict(entry) | {"at": rfc3339(entry.at), "details": details}).values()
+    cells = (read(entry) for read in _COLUMNS.values())
     return _csv("" if cell is None else _escape_formula(str(cell)) for cell in cells)
 
 

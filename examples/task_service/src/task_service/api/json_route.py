@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import UTC, datetime
 from inspect import signature
 from typing import Annotated, Any, Final, NoReturn, get_args
 
@@ -12,7 +11,7 @@ from fastapi import Depends, Header, Query
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Security
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -36,19 +35,6 @@ class JsonBody(BaseModel):
 
 Days = Annotated[int, Query(ge=1, le=3650)]
 """The query parameter for the number of days to look back, including today."""
-
-
-def rfc3339(at: datetime) -> str:
-    """A time in UTC with microseconds, as the library writes it."""
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-Moment = Annotated[
-    datetime,
-    PlainSerializer(rfc3339, return_type=str),
-    WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
-]
-"""A time in an answer, in the library's format for a key's times."""
 
 
 Cursor = Annotated[

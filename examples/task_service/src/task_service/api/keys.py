@@ -11,15 +11,14 @@ from pydantic import BaseModel, ConfigDict
 from msk_auth import ApiKey, KeyFormat, KeyStatus, Principal
 from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
-from task_service.accounts.audit import Audit, AuditQuery
+from task_service.accounts.audit import Audit, AuditEntry, AuditQuery
 from task_service.accounts.key_activity import ActivityReport, KeyActivity
 from task_service.accounts.key_list import KeyList, KeyListQuery
 from task_service.accounts.users import User
-from task_service.db.paging import PageRequest
+from task_service.db.paging import Page
 from task_service.tasks.runs import Runs
 
-from .audit import AuditList, audit_list
-from .json_route import Cursor, Days, JsonRoute, Limit, WantedPage
+from .json_route import Days, JsonRoute, WantedPage
 from .openapi import problems
 
 PREFIX: Final = "/api/keys"
@@ -139,16 +138,15 @@ def keys_routers(
     async def list_key_audit(
         principal: Annotated[Principal[User], auth.require_interactive()],
         key_id: str,
-        cursor: Cursor = None,
-        limit: Limit = 50,
+        page: WantedPage,
         routine: bool = True,
         on_behalf_of: OnBehalfOf = None,
-    ) -> AuditList:
+    ) -> Page[AuditEntry]:
         """List the audit entries of one of your keys, newest first; `routine=false` leaves out the runs that it started."""
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Entries of any actor: a leaked key is revoked without a login.
         query = AuditQuery(key=record.id, routine=routine)
-        return audit_list(await audit.list(query, PageRequest(cursor, limit)))
+        return await audit.list(query, page)
 
     @router.post("/{key_id}/revoke", responses=problems(KeyNotFound))
     async def revoke_key(
