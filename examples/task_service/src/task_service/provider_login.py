@@ -35,7 +35,7 @@ from .accounts.config import ConfigStore
 from .accounts.names import MAX_USERNAME, is_username, normalised_username
 from .accounts.provider_logout import LOGOUT_LEEWAY, logout_verifier, readable
 from .accounts.roles import ADMIN, Role
-from .accounts.sessions import LoggedIn, ProviderLogout, Sessions, end_session_of
+from .accounts.sessions import LoggedIn, ProviderLogout, Sessions, end_sessions
 from .accounts.throttle import PublicThrottle
 from .accounts.users import User, Users, name_taken, read_user
 from .db import schema
@@ -356,7 +356,9 @@ class OidcLogin:
             if updated.rowcount != 1:
                 raise ProviderLoginRefused("Your account is disabled. Ask an administrator.")
             # The client chose the cookie that names this session: end only a session of the same user.
-            replaced = replaces is not None and await end_session_of(change, user.id, replaces)
+            replaced = replaces is not None and await end_sessions(
+                change, user.id, schema.sessions.c.id == replaces
+            )
             details = {"issuer": self._issuer}
             logged_in = await self._sessions.start(
                 change,

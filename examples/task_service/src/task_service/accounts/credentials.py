@@ -18,7 +18,7 @@ from task_service.db import schema
 from task_service.db.engine import lock_table
 
 from .changes import Change
-from .sessions import end_open_sessions, require_open
+from .sessions import end_sessions, require_open
 
 if TYPE_CHECKING:
     from .users import User
@@ -72,7 +72,7 @@ async def replace_password(
     if replaced.rowcount != 1:
         return False
     await void_links(change, user_id)
-    await end_open_sessions(change, user_id, keep=keep_session)
+    await end_sessions(change, user_id, schema.sessions.c.id != keep_session)
     return True
 
 

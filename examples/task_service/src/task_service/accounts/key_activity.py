@@ -99,7 +99,8 @@ class KeyActivity(Flushing):
         try:
             if counts:
                 await self._write(counts, last)
-            counts, last = Counter(), {}
+            counts.clear()
+            last.clear()
         except StoreUnavailable:
             _log.warning(
                 "the database did not answer, so the activity of keys was not written; trying again later"

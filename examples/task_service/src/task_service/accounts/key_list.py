@@ -6,28 +6,29 @@ hundreds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
-from sqlalchemy import Select, and_, case, func, or_, select
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Row, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from msk_auth import ApiKey, Clock, KeyStatus
+from msk_auth import ApiKey, Clock, KeyFormat, KeyStatus
 from msk_auth.errors import KeyNotFound
 from msk_auth.stores.sqlalchemy import read_record
 from task_service.db import schema
 from task_service.db.engine import Database
-from task_service.db.paging import FIRST_PAGE, Order, PageRequest, Paging, contains_text
+from task_service.db.paging import FIRST_PAGE, IfAny, Order, PageRequest, Paging, contains_text
 from task_service.validation import Search
 
 EXPIRING: Final = timedelta(days=7)
 """The time before a key's end in which its owner is warned."""
 
 _KEYS = schema.api_keys.c
+_FORMAT: Final = KeyFormat()
 # Later than any expiry.
 _FOREVER: Final = 2**62
 
@@ -56,23 +57,45 @@ class KeyListQuery:
     sort: KeySort = KeySort.CREATED
 
 
-@dataclass(frozen=True, slots=True)
-class KeyListPage:
+def _add_document(schema: dict[str, Any]) -> None:
+    document = ApiKey.document_schema()
+    schema["properties"] = document["properties"] | schema["properties"]
+    schema["required"] = document["required"] + schema["required"]
+    del schema["additionalProperties"]
+
+
+class KeyDocument(BaseModel):
+    """An API key, without its value: the library's document of a key, with `mask` and `status`."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_add_document)
+
+    mask: str
+    status: KeyStatus
+
+    @classmethod
+    def of(cls, record: ApiKey, at: datetime, **more: Any) -> Self:
+        """A key for the API.
+
+        Args:
+            record: The key.
+            at: The time of its status.
+            more: Members of a subclass.
+        """
+        mask = _FORMAT.mask(record.id)
+        return cls(**record.document(), mask=mask, status=record.status(at), **more)
+
+
+class KeyListPage(BaseModel):
     """A page of keys.
 
-    Attributes:
-        items: The keys.
-        next_cursor: None on the last page.
-        at: The time of the keys' states.
-        counts: The numbers of keys found in each state, whichever state is listed; None if they were not counted.
-        expiring: The number of active keys that end within :data:`EXPIRING` and are not replaced; None if not counted.
+    `counts` has the numbers of keys found in each state, on all pages, and `expiring` the number of active keys that end
+    within 7 days and are not replaced; both are present if the request has `count=true`.
     """
 
-    items: tuple[ApiKey, ...]
+    items: list[KeyDocument]
     next_cursor: str | None
-    at: datetime
-    counts: Mapping[KeyStatus, int] | None
-    expiring: int | None
+    counts: Annotated[dict[KeyStatus, int] | None, IfAny] = None
+    expiring: Annotated[int | None, IfAny] = None
 
 
 class KeyList:
@@ -120,25 +143,20 @@ class KeyList:
             StoreUnavailable: The database does not answer.
         """
         at = self._clock.now()
-        now = schema.to_microseconds(at)
-        paging = Paging(_ORDERS[query.sort], query, wanted)
+        paging = Paging(_ORDERS[query.sort], query, replace(wanted, count=False))
         found = _found(owner_id, query.search)
         statement = select(*_KEYS).where(found)
         if query.status is not None:
-            statement = statement.where(in_state(query.status, now))
+            statement = statement.where(in_state(query.status, schema.to_microseconds(at)))
+
+        def document(row: Row[Any]) -> KeyDocument:
+            # The last column is the key of the order.
+            return KeyDocument.of(read_record(row[:-1]), at)
+
         async with self._db.read() as connection:
-            rows = (await connection.execute(paging.apply(statement))).all()
-            counted = (
-                (await connection.execute(_counting(found, at))).all() if wanted.count else None
-            )
-        shown, next_cursor = paging.cut(rows)
-        counts = expiring = None
-        if counted is not None:
-            numbers = {str(state): int(number) for state, number, _ in counted}
-            counts = {status: numbers.get(status.value, 0) for status in KeyStatus}
-            expiring = sum(int(number) for _, _, number in counted)
-        records = tuple(read_record(row[:-1]) for row in shown)
-        return KeyListPage(records, next_cursor, at, counts, expiring)
+            page = await paging.read(connection, statement, document)
+            counts = await _count(connection, found, at) if wanted.count else {}
+        return KeyListPage(items=page.items, next_cursor=page.next_cursor, **counts)
 
 
 _ORDERS: Final = {
@@ -185,7 +203,9 @@ async def count_active(connection: AsyncConnection, owner_id: str, at: datetime)
     return await connection.scalar(counting) or 0
 
 
-def _counting(found: ColumnElement[bool], at: datetime) -> Select[Any, int, int]:
+async def _count(
+    connection: AsyncConnection, found: ColumnElement[bool], at: datetime
+) -> dict[str, Any]:
     """The numbers of keys in each state, and of keys that end soon."""
     now = schema.to_microseconds(at)
     state = case(*((in_state(status, now), status.value) for status in KeyStatus)).label("state")
@@ -195,4 +215,10 @@ def _counting(found: ColumnElement[bool], at: datetime) -> Select[Any, int, int]
         _KEYS.expires_at <= schema.to_microseconds(at + EXPIRING),
     )
     expiring = func.count(case((ends_soon, 1)))
-    return select(state, func.count(), expiring).where(found).group_by(state)
+    counting = select(state, func.count(), expiring).where(found).group_by(state)
+    rows = (await connection.execute(counting)).all()
+    numbers = {state: number for state, number, _ in rows}
+    return {
+        "counts": {status: numbers.get(status.value, 0) for status in KeyStatus},
+        "expiring": sum(number for _, _, number in rows),
+    }

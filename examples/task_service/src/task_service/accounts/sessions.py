@@ -74,31 +74,25 @@ _WITH_LIMITS = select(
 
 @dataclass(frozen=True, slots=True)
 class LoginSession:
-    """One login.
+    """One open login; `current` marks the login of the request that lists them.
 
     Attributes:
         authenticated_at: The time of the login; at an identity provider it may be long before `started_at`.
         started_at: The beginning of the session.
         last_seen_at: Its last use.
         expires_at: Its expiry without further use, by the present limits.
-        ended_at: The time at which it was ended, or None.
         address: The client's address at login.
         user_agent: The header `User-Agent` at login.
     """
 
     id: str
-    user_id: str
     authenticated_at: datetime
     started_at: datetime
     last_seen_at: datetime
     expires_at: datetime
-    ended_at: datetime | None
     address: str | None
     user_agent: str | None
-
-    def is_open(self, now: datetime) -> bool:
-        """True if a token of this session is accepted at `now`."""
-        return self.ended_at is None and now < self.expires_at
+    current: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +213,7 @@ class Sessions(Flushing):
         row = await self._find_session(session_id)
         if row is None:
             return None
-        session = self._session(row)
-        return Session(session.id, session.user_id, session.expires_at, session.ended_at)
+        return Session(row.id, row.user_id, self._expires_at(row), row.ended_at)
 
     async def find_id_token(self, session_id: str) -> str | None:
         """The ID token of an open session that began at the identity provider."""
@@ -230,17 +223,36 @@ class Sessions(Flushing):
         async with self._accounts.db.read() as connection:
             return await connection.scalar(statement)
 
-    async def list_open(self, user_id: str) -> tuple[LoginSession, ...]:
-        """A user's open sessions, the most recent login first."""
+    async def list_open(
+        self, user_id: str, *, current: str | None = None
+    ) -> tuple[LoginSession, ...]:
+        """A user's open sessions, the most recent login first.
+
+        Args:
+            user_id: The user.
+            current: The id of the session that lists them.
+        """
+        now = self._accounts.now()
         async with self._accounts.db.read() as connection:
             rows = await connection.execute(
                 self._admitted.where(
                     _SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None)
                 ).order_by(_SESSIONS.authenticated_at.desc(), _SESSIONS.id)
             )
-            sessions = [self._session(row) for row in rows]
-        now = self._accounts.now()
-        return tuple(session for session in sessions if session.is_open(now))
+            return tuple(
+                LoginSession(
+                    id=row.id,
+                    authenticated_at=row.authenticated_at,
+                    started_at=_started_at(row),
+                    last_seen_at=self._last_seen_at(row),
+                    expires_at=self._expires_at(row),
+                    address=row.address,
+                    user_agent=row.user_agent,
+                    current=row.id == current,
+                )
+                for row in rows
+                if now < self._expires_at(row)
+            )
 
     async def end(self, session_id: str, *, by: Principal[Any]) -> None:
         """End one of the principal's own sessions. When this returns, no process accepts its token.
@@ -252,7 +264,7 @@ class Sessions(Flushing):
             raise SessionNotFound
         async with self._accounts.narrow(by) as change:
             await change.connection.execute(_locking(by.owner.id))
-            if not await end_session_of(change, by.owner.id, session_id):
+            if not await end_sessions(change, by.owner.id, _SESSIONS.id == session_id):
                 raise SessionNotFound
             await change.record("session.ended", session_id)
 
@@ -269,9 +281,9 @@ class Sessions(Flushing):
         """
         async with self._accounts.narrow(by) as change:
             await change.connection.execute(_locking(user_id))
-            rows = await end_open_sessions(change, user_id, keep=keep)
+            rows = await end_sessions(change, user_id, _SESSIONS.id != keep)
             # Expired sessions are marked too, but not counted.
-            count = sum(self._session(row).is_open(change.now) for row in rows)
+            count = sum(change.now < self._expires_at(row) for row in rows)
             if count:
                 await change.record("session.all_ended", user_id, ended=count)
         return count
@@ -304,8 +316,8 @@ class Sessions(Flushing):
             await _use_up(change, logout)
             for user_id in (await change.connection.scalars(people)).all():
                 await change.connection.execute(_locking(user_id))
-                ended += await end_open_sessions(change, user_id, only=of_session)
-            still_open = [row.id for row in ended if self._session(row).is_open(change.now)]
+                ended += await end_sessions(change, user_id, *of_session)
+            still_open = [row.id for row in ended if change.now < self._expires_at(row)]
             await change.record("session.ended", *still_open, issuer=logout.issuer)
         return len(still_open)
 
@@ -406,20 +418,13 @@ class Sessions(Flushing):
             if self._seen.get(session_id) == at:
                 del self._seen[session_id]
 
-    def _session(self, row: Row[Any]) -> LoginSession:
+    def _last_seen_at(self, row: Row[Any]) -> datetime:
+        last_seen_at: datetime = row.last_seen_at
+        return max(last_seen_at, self._seen.get(row.id, last_seen_at))
+
+    def _expires_at(self, row: Row[Any]) -> datetime:
         idle = _minutes(row.session_idle_minutes, _DEFAULTS.session_idle_minutes)
-        last_seen = max(row.last_seen_at, self._seen.get(row.id, row.last_seen_at))
-        return LoginSession(
-            id=row.id,
-            user_id=row.user_id,
-            authenticated_at=row.authenticated_at,
-            started_at=_started_at(row),
-            last_seen_at=last_seen,
-            expires_at=min(_lifetime_end(row), last_seen + idle),
-            ended_at=row.ended_at,
-            address=row.address,
-            user_agent=row.user_agent,
-        )
+        return min(_lifetime_end(row), self._last_seen_at(row) + idle)
 
 
 async def require_open(change: Change, principal: Principal[Any]) -> None:
@@ -448,41 +453,20 @@ async def require_open(change: Change, principal: Principal[Any]) -> None:
         raise CredentialRefused("token_revoked")
 
 
-async def end_session_of(change: Change, user_id: str, session_id: str) -> bool:
-    """End a session of a user, in a transaction that has locked the user; False if the user has no such open session."""
-    ended = await change.connection.execute(
-        update(schema.sessions)
-        .where(
-            _SESSIONS.id == session_id,
-            _SESSIONS.user_id == user_id,
-            _SESSIONS.ended_at.is_(None),
-        )
-        .values(ended_at=change.now, id_token=None)
-    )
-    return ended.rowcount == 1
-
-
-async def end_open_sessions(
-    change: Change,
-    user_id: str,
-    *,
-    keep: str | None = None,
-    only: Sequence[ColumnElement[bool]] = (),
+async def end_sessions(
+    change: Change, user_id: str, *which: ColumnElement[bool]
 ) -> Sequence[Row[Any]]:
-    """End a user's sessions.
+    """End a user's open sessions.
 
     Args:
         change: A change that has locked the user or the table of users.
         user_id: The user.
-        keep: The id of a session that stays open.
-        only: Conditions for sessions to end.
+        which: Conditions for the sessions to end, such as `schema.sessions.c.id == session_id`.
 
     Returns:
         The ended rows as they were before, with the present limits.
     """
-    conditions = [_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None), *only]
-    if keep is not None:
-        conditions.append(_SESSIONS.id != keep)
+    conditions = (_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None), *which)
     # In the order of a flush, so that the two cannot deadlock.
     found = _WITH_LIMITS.where(*conditions).order_by(_SESSIONS.id)
     rows = (await change.connection.execute(found.with_for_update(of=schema.sessions))).all()

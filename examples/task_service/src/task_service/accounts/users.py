@@ -41,7 +41,7 @@ from .login_methods import LoginMethods
 from .names import check_name, is_username, normalised_username
 from .passwords import Passwords, check_password
 from .roles import ADMIN, MANAGE_USERS, ROLE_PERMISSIONS, Role
-from .sessions import end_open_sessions
+from .sessions import end_sessions
 
 SERVICE_ACCOUNT: Final = "svc"
 """The prefix of a service account's id. The prefix of users is `usr`."""
@@ -333,7 +333,7 @@ class Users:
                     change, user_id, disabled_at=change.now if after_disabled else None
                 )
                 if after_disabled:
-                    await end_open_sessions(change, user_id)
+                    await end_sessions(change, user_id)
                     await void_links(change, user_id)
                     await cancel_runs_of(connection, user_id, change.now)
                 await change.record("user.disabled" if after_disabled else "user.enabled", user_id)

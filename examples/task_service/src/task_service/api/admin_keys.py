@@ -12,16 +12,15 @@ from pydantic import BaseModel
 from msk_auth import ApiKey, KeyStatus, Principal
 from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.keys import KeyFilter, KeyPage
+from msk_auth.keys import KeyFilter
 from task_service.accounts.key_activity import ActivityReport, KeyActivity
-from task_service.accounts.key_list import KeyList
+from task_service.accounts.key_list import KeyDocument, KeyList
 from task_service.accounts.roles import MANAGE_KEYS
 from task_service.accounts.users import User, Users
 from task_service.errors import UserNotFound
 from task_service.validation import Time
 
 from .json_route import Cursor, Days, JsonRoute, Limit
-from .keys import KeySchema, key_schema
 from .openapi import problems
 
 PREFIX: Final = "/api/admin/keys"
@@ -32,7 +31,7 @@ _TAGS: Final = ("Administration",)
 Label = Annotated[str | None, Query(pattern="^[0-9a-z][0-9a-z._:/-]{0,49}$")]
 
 
-class AnyKeySchema(KeySchema):
+class AnyKeySchema(KeyDocument):
     """An API key of any user, without its value.
 
     `owner_name` is null if the owner does not exist. While `owner_disabled` is true, the service refuses the key, even an active key.
@@ -101,7 +100,12 @@ def admin_keys_routers(
             expires_before=expires_before,
             label=label,
         )
-        page = await page_of(principal, wanted, owner, cursor, limit)
+        if owner is not None:
+            try:
+                wanted = replace(wanted, owner_id=(await users.get_by_name(owner)).id)
+            except UserNotFound:
+                return AnyKeyPageSchema(items=[], next_cursor=None)
+        page = await keys.list_keys(principal, wanted, cursor=cursor, limit=limit)
         owners = await users.by_id(record.owner_id for record in page.items)
         at = auth.authenticator.clock.now()
         return AnyKeyPageSchema(
@@ -129,25 +133,11 @@ def admin_keys_routers(
         return await activity.report(record.id, days)
 
     def any_key(record: ApiKey, owner: User | None, at: datetime) -> AnyKeySchema:
-        return AnyKeySchema(
-            **key_schema(record, at).model_dump(),
+        return AnyKeySchema.of(
+            record,
+            at,
             owner_name=None if owner is None else owner.username,
             owner_disabled=owner is None or owner.disabled,
         )
-
-    async def page_of(
-        principal: Principal[User],
-        wanted: KeyFilter,
-        owner: str | None,
-        cursor: str | None,
-        limit: int,
-    ) -> KeyPage:
-        if owner is not None:
-            try:
-                user = await users.get_by_name(owner)
-            except UserNotFound:
-                return KeyPage((), None)
-            wanted = replace(wanted, owner_id=user.id)
-        return await keys.list_keys(principal, wanted, cursor=cursor, limit=limit)
 
     return router, revokes

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
@@ -15,8 +14,9 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service import login_cookie
 from task_service.accounts.invitations import Invitations
 from task_service.accounts.login import Login
-from task_service.accounts.sessions import Sessions
+from task_service.accounts.sessions import LoginSession, Sessions
 from task_service.accounts.users import User
+from task_service.db.paging import Page
 from task_service.errors import LinkInvalid, LoginFailed, PasswordLoginOff, SessionNotFound
 
 from .json_route import JsonBody, JsonRoute
@@ -98,26 +98,6 @@ class Me(BaseModel):
     user: UserSummary
     permissions: list[str]
     credential: PresentedCredential
-
-
-class SessionSchema(BaseModel):
-    """One of the caller's own logins; `current` marks the login of this request."""
-
-    id: str
-    authenticated_at: datetime
-    started_at: datetime
-    last_seen_at: datetime
-    expires_at: datetime
-    address: str | None
-    user_agent: str | None
-    current: bool
-
-
-class SessionList(BaseModel):
-    """All open sessions, the most recent login first."""
-
-    items: list[SessionSchema]
-    next_cursor: None = None
 
 
 _IN_COOKIE: Final[Responses] = {204: {"description": "For a page: the new login is in its cookie."}}
@@ -202,15 +182,12 @@ def auth_router(
         await login.change_password(principal, change.current_password, change.new_password)
 
     @router.get("/sessions")
-    async def list_sessions(principal: Annotated[Principal[User], interactive]) -> SessionList:
+    async def list_sessions(
+        principal: Annotated[Principal[User], interactive],
+    ) -> Page[LoginSession]:
         """List your open sessions, the most recent login first."""
-        found = await sessions.list_open(principal.owner.id)
-        return SessionList(
-            items=[
-                SessionSchema(**asdict(each), current=each.id == principal.session_id)
-                for each in found
-            ]
-        )
+        found = await sessions.list_open(principal.owner.id, current=principal.session_id)
+        return Page(items=list(found), next_cursor=None)
 
     @router.delete("/sessions", status_code=204)
     async def end_other_sessions(principal: Annotated[Principal[User], interactive]) -> None:

@@ -2,18 +2,17 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Depends, Query, Response
+from fastapi import APIRouter, Body, Depends, Query
 from pydantic import BaseModel, ConfigDict
 
-from msk_auth import ApiKey, KeyFormat, KeyStatus, Principal
+from msk_auth import Principal
 from msk_auth.errors import KeyNotFound
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.audit import Audit, AuditEntry, AuditQuery
 from task_service.accounts.key_activity import ActivityReport, KeyActivity
-from task_service.accounts.key_list import KeyList, KeyListQuery
+from task_service.accounts.key_list import KeyDocument, KeyList, KeyListPage, KeyListQuery
 from task_service.accounts.users import User
 from task_service.db.paging import Page
 from task_service.tasks.runs import Runs
@@ -23,8 +22,6 @@ from .openapi import problems
 
 PREFIX: Final = "/api/keys"
 
-_FORMAT: Final = KeyFormat()
-
 OnBehalfOf = Annotated[
     str | None,
     Query(
@@ -32,35 +29,6 @@ OnBehalfOf = Annotated[
     ),
 ]
 """The query parameter of the library's routes, for the service's routes."""
-
-
-def _add_document(schema: dict[str, Any]) -> None:
-    document = ApiKey.document_schema()
-    schema["properties"] = document["properties"] | schema["properties"]
-    schema["required"] = document["required"] + schema["required"]
-    del schema["additionalProperties"]
-
-
-class KeySchema(BaseModel):
-    """An API key, without its value: the library's document of a key, with `mask` and `status`."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=_add_document)
-
-    mask: str
-    status: KeyStatus
-
-
-class KeyPageSchema(BaseModel):
-    """A page of keys.
-
-    `counts` has the numbers of keys found in each state, on all pages, and `expiring` the number of active keys that end
-    within 7 days and are not replaced; both are present if the request has `count=true`.
-    """
-
-    items: list[KeySchema]
-    next_cursor: str | None
-    counts: dict[KeyStatus, int] | None = None
-    expiring: int | None = None
 
 
 class RevokeOptions(BaseModel):
@@ -88,14 +56,13 @@ def keys_routers(
     )
     router = APIRouter(prefix=PREFIX, tags=["API keys"], route_class=JsonRoute)
 
-    @router.get("", response_model_exclude_unset=True)
+    @router.get("")
     async def list_keys(
-        response: Response,
         principal: Annotated[Principal[User], auth.any_credential],
         wanted: WantedPage,
         query: Annotated[KeyListQuery, Depends()],
         on_behalf_of: OnBehalfOf = None,
-    ) -> KeyPageSchema:
+    ) -> KeyListPage:
         """List your API keys, without their values.
 
         `search` is a part of a name, of a description or of a label, or the beginning of an id. With `count` the answer has
@@ -107,20 +74,10 @@ def keys_routers(
             # The library checks the permission.
             await auth.authenticator.list_keys(principal, limit=1, on_behalf_of=on_behalf_of)
             owner_id = on_behalf_of
-        page = await keys.page(owner_id, query, wanted)
-        response.headers["cache-control"] = "no-store"
-        counts: dict[str, Any] = {}
-        if page.counts is not None:
-            counts = {"counts": dict(page.counts), "expiring": page.expiring}
-        return KeyPageSchema(
-            items=[key_schema(record, page.at) for record in page.items],
-            next_cursor=page.next_cursor,
-            **counts,
-        )
+        return await keys.page(owner_id, query, wanted)
 
     @router.get("/{key_id}/activity", responses=problems(KeyNotFound))
     async def get_key_activity(
-        response: Response,
         principal: Annotated[Principal[User], auth.require_interactive()],
         key_id: str,
         days: Days = 30,
@@ -131,7 +88,6 @@ def keys_routers(
         A refused request had the right key, but the key was revoked or expired, or lacked the permission or the network.
         """
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
-        response.headers["cache-control"] = "no-store"
         return await activity.report(record.id, days)
 
     @router.get("/{key_id}/audit", responses=problems(KeyNotFound))
@@ -150,12 +106,11 @@ def keys_routers(
 
     @router.post("/{key_id}/revoke", responses=problems(KeyNotFound))
     async def revoke_key(
-        response: Response,
         principal: Annotated[Principal[User], auth.require_interactive()],
         key_id: str,
         options: Annotated[RevokeOptions, Body(default_factory=RevokeOptions)],
         on_behalf_of: OnBehalfOf = None,
-    ) -> KeySchema:
+    ) -> KeyDocument:
         """Revoke an API key permanently.
 
         Runs that the key has started continue, unless the body is `{"cancel_runs": true}`. Queued runs are cancelled when
@@ -165,12 +120,6 @@ def keys_routers(
         # After the revocation: runs that the key queues at this moment are not started. On an error the client repeats.
         if options.cancel_runs:
             await runs.cancel_of_key(principal, record.id)
-        response.headers["cache-control"] = "no-store"
-        return key_schema(record, auth.authenticator.clock.now())
+        return KeyDocument.of(record, auth.authenticator.clock.now())
 
     return router, others
-
-
-def key_schema(record: ApiKey, at: datetime) -> KeySchema:
-    """A key for the API."""
-    return KeySchema(**record.document(), mask=_FORMAT.mask(record.id), status=record.status(at))
