@@ -139,7 +139,9 @@ def compose(db: Database, passwords: CountingPasswords, methods: LoginMethods = 
     audit = Audit(db, clock)
     accounts = Accounts(db, clock, audit, await_lease_expiry)
     users = Users(accounts, passwords=passwords, methods=methods)
-    invitations = Invitations(accounts=accounts, users=users, passwords=passwords)
+    invitations = Invitations(
+        accounts=accounts, users=users, passwords=passwords, base_url="https://tasks.test"
+    )
     sessions = Sessions(accounts, tokens=tokens, methods=methods)
     config = ConfigStore(accounts)
     throttle = LoginThrottle(Attempts(db, clock), key=b"k" * 32)

@@ -136,7 +136,6 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
             it.audit,
             it.sessions,
             it.status,
-            base_url=it.settings.base_url,
         ),
         closing_router(auth),
         *leak_routers(

@@ -292,7 +292,7 @@ async def create_user(services: Services, name: str, role: Role, password_stdin:
     else:
         invitation = await services.invitations.create_user(name, [role])
         click.echo(f"{invitation.user.username} can choose a password, once, with this link:")
-        click.echo(invitation.url(services.settings.base_url))
+        click.echo(invitation.invitation_url)
 
 
 @users.command("disable")
@@ -356,7 +356,7 @@ async def _greet(services: Services) -> None:
     else:
         await add_example_task(services.db, services.clock, invitation.user.id)
         click.echo(f"  Choose a password for the administrator {invitation.user.username!r}:")
-        click.echo(f"                          {invitation.url(base_url)}")
+        click.echo(f"                          {invitation.invitation_url}")
     if base_url.startswith("http://") and not is_loopback(urlsplit(base_url).hostname or ""):
         click.echo(
             "  Browsers on other machines keep a login only over https: put a TLS proxy in front"

@@ -96,6 +96,7 @@ class Services:
             accounts=accounts,
             users=self.users,
             passwords=self.passwords,
+            base_url=settings.base_url,
             passwords_on=methods.passwords,
         )
         self.sessions = Sessions(accounts, tokens=self.tokens, methods=methods)

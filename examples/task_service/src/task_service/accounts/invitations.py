@@ -53,21 +53,16 @@ _LINKS = schema.password_links.c
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """A new link, which cannot be shown again.
-
-    Attributes:
-        user: The user who chooses a password.
-        token: The secret part.
-        expires_at: The link's expiry.
-    """
+    """A user and the link to choose their password, which is shown only once."""
 
     user: User
-    token: str = field(repr=False)
+    invitation_url: str = field(repr=False)
     expires_at: datetime
 
-    def url(self, base_url: str) -> str:
-        """The link, under the service's own origin."""
-        return f"{base_url}/set-password#{self.token}"
+    @property
+    def token(self) -> str:
+        """The secret part of the link."""
+        return self.invitation_url.partition("#")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +73,14 @@ class Invitations:
         accounts: The database.
         users: The users.
         passwords: Hashes the chosen password.
+        base_url: The service's own origin.
         passwords_on: False if users have no passwords here. Then there are no links.
     """
 
     accounts: Accounts
     users: Users
     passwords: Passwords
+    base_url: str
     passwords_on: bool = True
 
     async def create(self, user_id: str, *, by: Principal[Any] | None = None) -> Invitation:
@@ -207,7 +204,8 @@ class Invitations:
     async def _add_link(self, change: Change, user: User) -> Invitation:
         if not self.passwords_on:
             raise PasswordLoginOff
-        invitation = Invitation(user, secrets.token_urlsafe(32), change.now + LINK_LIFETIME)
+        url = f"{self.base_url}/set-password#{secrets.token_urlsafe(32)}"
+        invitation = Invitation(user, url, change.now + LINK_LIFETIME)
         await change.connection.execute(
             insert(schema.password_links).values(
                 token_digest=_digest(invitation.token),

@@ -6,11 +6,10 @@ the rest of the prefix: an unknown path or method refuses API keys and anonymous
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
@@ -74,14 +73,6 @@ class UserChanges(JsonBody):
     disabled: bool | None = None
 
 
-class InvitationSchema(BaseModel):
-    """A user and the link to choose their password, which is shown only once."""
-
-    user: User
-    invitation_url: str
-    expires_at: datetime
-
-
 class DepartureRequest(JsonBody):
     """The body of `POST /api/admin/users/{userId}/departure`.
 
@@ -106,8 +97,6 @@ def admin_router(
     audit: Audit,
     sessions: Sessions,
     status: StatusReport,
-    *,
-    base_url: str,
 ) -> APIRouter:
     """The other routes under `/api/admin`, and the answers of unknown paths there.
 
@@ -120,7 +109,6 @@ def admin_router(
         audit: The audit log.
         sessions: The login sessions, which can be ended.
         status: Reports on the service as a whole.
-        base_url: The origin of the links.
     """
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
     configurer = auth.require_interactive(CONFIG)
@@ -151,7 +139,7 @@ def admin_router(
     @router.post("/users", status_code=201, responses=problems(UsernameTaken))
     async def create_user(
         principal: Annotated[Principal[User], user_admin], new: NewUser, response: Response
-    ) -> InvitationSchema:
+    ) -> Invitation:
         """Add a user, who chooses a password with the link in the response.
 
         Making an administrator needs a login of the last 15 minutes.
@@ -160,7 +148,7 @@ def admin_router(
             auth.authenticator.authorize(principal, _RECENT)
         invitation = await invitations.create_user(new.username, [new.role], by=principal)
         response.headers["location"] = f"{PREFIX}/users/{invitation.user.id}"
-        return with_link(invitation)
+        return invitation
 
     @router.get(
         "/users/{userId}",
@@ -222,9 +210,9 @@ def admin_router(
     )
     async def invite_user(
         principal: Annotated[Principal[User], recent_user_admin], user_id: UserId
-    ) -> InvitationSchema:
+    ) -> Invitation:
         """Make a new link with which a user sets a new password. Earlier links become invalid."""
-        return with_link(await invitations.create(user_id, by=principal))
+        return await invitations.create(user_id, by=principal)
 
     @router.delete("/users/{userId}/sessions", status_code=204, responses=problems(UserNotFound))
     async def end_sessions(
@@ -240,13 +228,6 @@ def admin_router(
         return await status.now()
 
     add_audit_routes(router, auth, audit)
-
-    def with_link(invitation: Invitation) -> InvitationSchema:
-        return InvitationSchema(
-            user=invitation.user,
-            invitation_url=invitation.url(base_url),
-            expires_at=invitation.expires_at,
-        )
 
     return router
 

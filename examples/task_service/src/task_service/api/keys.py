@@ -5,7 +5,6 @@
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Depends, Query
-from pydantic import BaseModel, ConfigDict
 
 from msk_auth import Principal
 from msk_auth.errors import KeyNotFound
@@ -17,7 +16,7 @@ from task_service.accounts.users import User
 from task_service.db.paging import Page
 from task_service.tasks.runs import Runs
 
-from .json_route import Days, JsonRoute, WantedPage
+from .json_route import Days, JsonBody, JsonRoute, WantedPage
 from .openapi import problems
 
 PREFIX: Final = "/api/keys"
@@ -31,14 +30,12 @@ OnBehalfOf = Annotated[
 """The query parameter of the library's routes, for the service's routes."""
 
 
-class RevokeOptions(BaseModel):
+class RevokeOptions(JsonBody):
     """The body of `POST /api/keys/{key_id}/revoke`; optional.
 
     `cancel_runs` also cancels the runs that the key has started. Otherwise they continue. Queued runs are never
     started.
     """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     cancel_runs: bool = False
 

@@ -209,10 +209,17 @@ class Pages:
         return router
 
     def _render(
-        self, template: str, context: Mapping[str, object], status: int = 200
+        self, template: str, *, problem: Problem | None = None, **context: object
     ) -> HTMLResponse:
-        content = self._templates.get_template(template).render(assets=self._assets, **context)
-        return HTMLResponse(content, status_code=status, headers=dict(PAGE_HEADERS))
+        content = self._templates.get_template(template).render(
+            assets=self._assets, problem=problem, **context
+        )
+        answer = HTMLResponse(content, headers=dict(PAGE_HEADERS))
+        if problem is not None:
+            answer.status_code = problem.status
+            if problem.retry_after is not None:
+                answer.headers["Retry-After"] = str(problem.retry_after)
+        return answer
 
     def _with_problem_page(self, endpoint: _Endpoint) -> _Endpoint:
         """Render a problem as a page instead of a JSON document."""
@@ -242,8 +249,8 @@ class Pages:
             principal = await self.principal(request)
         except Problem:
             principal = None
-        context = {"problem": problem, "principal": principal, "path": request.url.path}
-        return _with_retry_after(self._render("problem.html", context, problem.status), problem)
+        path = request.url.path
+        return self._render("problem.html", problem=problem, principal=principal, path=path)
 
     async def _root(self, request: Request) -> Response:
         return RedirectResponse(_FIRST_PAGE, HTTPStatus.SEE_OTHER)
@@ -256,24 +263,7 @@ class Pages:
         target = local_path(request.query_params.get("next"))
         if reason is None and await self.principal(request) is not None:
             return RedirectResponse(target, HTTPStatus.SEE_OTHER)
-        return self._login_page(target, reason=reason)
-
-    def _login_page(
-        self,
-        target: str,
-        *,
-        reason: str | None = None,
-        username: str = "",
-        problem: Problem | None = None,
-        status: int = 200,
-    ) -> HTMLResponse:
-        context = {
-            "target": target,
-            "reason": reason,
-            "username": username,
-            "problem": problem,
-        }
-        return self._render("login.html", context, status)
+        return self._render("login.html", target=target, reason=reason, username="")
 
     def _go_to_provider(self, oidc: OidcLogin) -> _Endpoint:
         async def go(request: Request) -> Response:
@@ -295,10 +285,11 @@ class Pages:
             try:
                 login = await oidc.finish(request)
             except (ProviderLoginRefused, ProviderUnavailable, TooManyAttempts) as problem:
-                answer = self._login_page(target, problem=problem, status=problem.status)
-                return _with_retry_after(answer, problem)
+                return self._render(
+                    "login.html", problem=problem, target=target, reason=None, username=""
+                )
             # The service's own page: after a redirect from another site browsers send no SameSite=Strict cookie.
-            answer = self._render("continue.html", {"target": target})
+            answer = self._render("continue.html", target=target)
             login_cookie.write(answer, login.token, max_age=login.expires_in)
             return answer
 
@@ -325,10 +316,9 @@ class Pages:
         try:
             login = await self._login.log_in(username, password)
         except Problem as problem:
-            response = self._login_page(
-                target, username=username, problem=problem, status=problem.status
+            return self._render(
+                "login.html", problem=problem, target=target, reason=None, username=username
             )
-            return _with_retry_after(response, problem)
         answer = RedirectResponse(
             target, HTTPStatus.SEE_OTHER, headers={"Cache-Control": "no-store"}
         )
@@ -344,7 +334,7 @@ class Pages:
         answer: Response = RedirectResponse("/login", HTTPStatus.SEE_OTHER, headers=headers)
         if provider is not None:
             # The policy of the form's page allows no redirect to another site.
-            answer = self._render("continue.html", {"target": provider})
+            answer = self._render("continue.html", target=provider)
             answer.headers.update(headers)
         login_cookie.clear(answer)
         return answer
@@ -361,7 +351,7 @@ class Pages:
         return await self._oidc.logout_url(id_token)
 
     async def _set_password(self, request: Request) -> Response:
-        return self._render("set-password.html", {})
+        return self._render("set-password.html")
 
     def _behind_login(self, page: _Page) -> _Endpoint:
         async def show(request: Request) -> Response:
@@ -373,22 +363,22 @@ class Pages:
             # On the pages of a service account's keys the account's permissions count.
             account = request.path_params.get("account_id")
             permissions = principal.permissions if account is None else PERMISSIONS
-            context: dict[str, object] = {
-                "principal": principal,
-                "path": request.url.path,
-                "params": request.path_params,
-                "account": account,
-                "lifetimes": _lifetimes(await self._key_limits()),
-                "key_permissions": [
+            answer = self._render(
+                page.template,
+                principal=principal,
+                path=request.url.path,
+                params=request.path_params,
+                account=account,
+                lifetimes=_lifetimes(await self._key_limits()),
+                key_permissions=[
                     (name, words) for name, words in KEY_PERMISSIONS.items() if name in permissions
                 ],
-                "key_presets": [
+                key_presets=[
                     preset for preset in _KEY_PRESETS if permissions.issuperset(preset[2])
                 ],
-                "usual_preset": _USUAL_PRESET,
-                "settings": _SETTINGS,
-            }
-            answer = self._render(page.template, context)
+                usual_preset=_USUAL_PRESET,
+                settings=_SETTINGS,
+            )
             answer.headers["content-security-policy"] = page.policy
             return answer
 
@@ -398,7 +388,7 @@ class Pages:
         # The browser sends no SameSite=Strict cookie for a link on another site. This page loads the same address again,
         # and the browser sends the cookie with that request.
         if request.headers.get("sec-fetch-site") == "cross-site":
-            return self._render("continue.html", {"target": _address(request)})
+            return self._render("continue.html", target=_address(request))
         query = urlencode({"next": _address(request)})
         return RedirectResponse(f"/login?{query}", HTTPStatus.SEE_OTHER)
 
@@ -427,9 +417,3 @@ def initials(username: str) -> str:
     """One or two letters for the avatar."""
     words = [word for word in re.split(r"[\W_]+", username) if word]
     return ("".join(word[0] for word in words[:2]) or username[:1]).upper()
-
-
-def _with_retry_after(response: Response, problem: Problem) -> Response:
-    if problem.retry_after is not None:
-        response.headers["Retry-After"] = str(problem.retry_after)
-    return response
