@@ -65,8 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers for each core: much of their time they wait for a server, a browser or a deadline."""
-    return (os.cpu_count() or 1) * 2
+    """Three workers for two cores: they wait for servers and deadlines, but each takes seconds to import all that is tested."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 _BROWSER = "examples/task_service/tests/browser/"
