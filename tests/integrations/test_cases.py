@@ -134,6 +134,11 @@ REQUESTS = {
     line: [case for case in CASES if case.request == line]
     for line in dict.fromkeys(case.request for case in CASES)
 }
+# One case for each answer of a request line. Late adapters and leases change how a guard gets its answer, and not how
+# headers and bodies are read.
+ONE_FOR_EACH = {
+    *{(case.request, case.status, case.code, case.challenge): case for case in CASES}.values()
+}
 
 
 @pytest.mark.parametrize("request_line", REQUESTS, ids=ascii)
@@ -143,7 +148,10 @@ def test_every_adapter_gives_the_same_answer(
     names = ("www-authenticate", "content-type", "cache-control", "retry-after")
     for each in REQUESTS[request_line]:
         answers = set()
-        for reply in (*circle.check(each), *late.check(each)):
+        replies = circle.check(each)
+        if each in ONE_FOR_EACH:
+            replies += late.check(each)
+        for reply in replies:
             body = reply.body if each.code is not None else b""
             answers.add((reply.status, tuple(map(reply.header, names)), body))
         assert len(answers) == 1, (each.name, answers)
@@ -175,12 +183,11 @@ def test_what_authorization_holds_is_answered_as_ever(with_header: tuple[Circle,
 
 
 # What changes keys ends leases.
-LEASABLE = [line for line in REQUESTS if "/api/keys" not in line]
+LEASABLE = [case for case in CASES if case in ONE_FOR_EACH and "/api/keys" not in case.request]
 
 
-@pytest.mark.parametrize("request_line", LEASABLE, ids=ascii)
-def test_every_adapter_answers_the_same_from_a_lease(request_line: str, leased: Circle) -> None:
-    for each in REQUESTS[request_line]:
+def test_every_adapter_answers_the_same_from_a_lease(leased: Circle) -> None:
+    for each in LEASABLE:
         for _ in range(2):
             leased.check(each)
 

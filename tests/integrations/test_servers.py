@@ -107,8 +107,6 @@ def is_emptied(server: str, adapter: str, case: Case) -> bool:
     )
 
 
-WHOLE = {adapter: (server, adapter) for server, adapter in reversed(DEPLOYMENTS)}.values()
-
 # uvicorn needs another package for websockets.
 WITH_WEBSOCKETS = [each for each in DEPLOYMENTS if each[0] == "granian" and each[1] != "flask"]
 TALKS: dict[str, tuple[str, str | None, list[str]]] = {
@@ -143,14 +141,9 @@ def is_read_alike(case: Case) -> bool:
     )
 
 
-def cases_for(server: str, adapter: str) -> list[Case]:
-    """The whole table for each adapter under one server; for the other servers what they may read differently, and one
-    case for each answer.
-    """
-    if (server, adapter) in WHOLE:
-        return SENT
-    one_for_each = {(case.status, case.code, case.challenge): case for case in SENT}.values()
-    return [case for case in SENT if case in one_for_each or not is_read_alike(case)]
+# What servers may read differently, and one case for each answer. All adapters answer the whole table in `test_cases.py`.
+ONE_FOR_EACH = {(case.status, case.code, case.challenge): case for case in SENT}.values()
+SENT_TO_SERVERS = [case for case in SENT if case in ONE_FOR_EACH or not is_read_alike(case)]
 
 
 @contextmanager
@@ -289,7 +282,7 @@ class Asked:
 def asked(server: str, adapter: str) -> Asked:
     """Everything, asked once in a run."""
     with served(server, adapter) as (port, names):
-        answers = {case.name: ask(port, names, case) for case in cases_for(server, adapter)}
+        answers = {case.name: ask(port, names, case) for case in SENT_TO_SERVERS}
         talks = TALKS if (server, adapter) in WITH_WEBSOCKETS else {}
         talked = {
             name: talk(port, path, bearer(names, credential), messages)
@@ -314,7 +307,7 @@ def bearer(names: dict[str, str], credential: str | None) -> list[tuple[bytes, b
 def test_every_case_gets_its_answer(server: str, adapter: str) -> None:
     answers = answers_of(server, adapter)
     wrong: list[tuple[str, Answer]] = []
-    for case in cases_for(server, adapter):
+    for case in SENT_TO_SERVERS:
         answer = answers[case.name]
         if answer.is_the_servers_own and not is_clean(case):
             continue
@@ -398,7 +391,7 @@ def test_no_two_deployments_differ() -> None:
     found: dict[str, dict[Answer, list[str]]] = {}
     for server, adapter in DEPLOYMENTS:
         answers = answers_of(server, adapter)
-        for case in cases_for(server, adapter):
+        for case in SENT_TO_SERVERS:
             answer = answers[case.name]
             if not answer.is_the_servers_own and not is_emptied(server, adapter, case):
                 where = found.setdefault(case.name, {}).setdefault(answer, [])
