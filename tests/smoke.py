@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import runpy
 import sys
 import tempfile
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal, local_principal
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
+SNIPPETS = Path(__file__).parents[1] / "docs" / "snippets"
 ANN = Owner("ann", frozenset({"tasks:read"}), "Ann")
 OPTIONAL = {
     "argon2": ["msk_auth.argon2"],
@@ -64,11 +65,11 @@ def check_sqlalchemy() -> None:
 
 
 async def ask(app: Any, key: str | None) -> int:
-    """The status that an ASGI application answers `GET /` with."""
+    """The status that an ASGI application answers `GET /tasks` with."""
     headers = [] if key is None else [(b"authorization", b"Bearer " + key.encode())]
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET",
-        "scheme": "http", "path": "/", "raw_path": b"/", "query_string": b"", "root_path": "",
+        "scheme": "http", "path": "/tasks", "raw_path": b"/tasks", "query_string": b"", "root_path": "",
         "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
     }  # fmt: skip
     sent: list[dict[str, Any]] = []
@@ -86,75 +87,38 @@ async def ask(app: Any, key: str | None) -> int:
     return status
 
 
-def check_asgi(make: Callable[[AsyncAuthenticator[str]], Any]) -> None:
-    async def check() -> None:
-        authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
-        created = await authenticator.create_key(
-            local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
-        )
-        app = make(authenticator)
-        assert await ask(app, None) == 401
-        assert await ask(app, created.value.reveal()) == 200
-        await authenticator.revoke_presented_key(created.value.reveal())
-        assert await ask(app, created.value.reveal()) == 401
+async def check_asgi(app: Any, authenticator: AsyncAuthenticator[str]) -> None:
+    created = await authenticator.create_key(
+        local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
+    )
+    assert await ask(app, None) == 401
+    assert await ask(app, created.value.reveal()) == 200
+    await authenticator.revoke_presented_key(created.value.reveal())
+    assert await ask(app, created.value.reveal()) == 401
 
-    asyncio.run(check())
+
+def snippet(name: str) -> tuple[Any, Any]:
+    """The smallest application of the documentation, and its adapter, which can make the key routes as well."""
+    names = runpy.run_path(str(SNIPPETS / f"{name}_minimal.py"))
+    app, auth = names["app"], names["auth"]
+    assert auth.key_routes()
+    return app, auth
 
 
 def check_fastapi() -> None:
-    from fastapi import FastAPI
-
-    from msk_auth.integrations.fastapi import FastAPIAuth
-
-    def make(authenticator: AsyncAuthenticator[str]) -> Any:
-        auth = FastAPIAuth(authenticator)
-        app = auth.install(FastAPI())
-
-        @app.get("/", dependencies=[auth.require("tasks:read")])
-        async def tasks() -> dict[str, str]:
-            return {"tasks": "none"}
-
-        assert "/" in app.openapi()["paths"]
-        return app
-
-    check_asgi(make)
+    app, auth = snippet("fastapi")
+    assert "/tasks" in app.openapi()["paths"]
+    asyncio.run(check_asgi(app, auth.authenticator))
 
 
 def check_starlette() -> None:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
-
-    from msk_auth.integrations.starlette import StarletteAuth
-
-    def make(authenticator: AsyncAuthenticator[str]) -> Any:
-        auth = StarletteAuth(authenticator)
-
-        @auth.require("tasks:read")
-        async def tasks(request: Request) -> JSONResponse:
-            return JSONResponse({"owner": auth.principal(request).owner.id})
-
-        return auth.install(Starlette(routes=[Route("/", tasks), *auth.key_routes()]))
-
-    check_asgi(make)
+    app, auth = snippet("starlette")
+    asyncio.run(check_asgi(app, auth.authenticator))
 
 
 def check_litestar() -> None:
-    from litestar import Litestar, get
-
-    from msk_auth.integrations.litestar import LitestarAuth
-
-    def make(authenticator: AsyncAuthenticator[str]) -> Any:
-        auth = LitestarAuth(authenticator)
-
-        @get("/", guards=[auth.require("tasks:read")], sync_to_thread=False)
-        def tasks() -> dict[str, str]:
-            return {"tasks": "none"}
-
-        return Litestar([tasks, auth.key_routes()], plugins=[auth])
-
-    check_asgi(make)
+    app, auth = snippet("litestar")
+    asyncio.run(check_asgi(app, auth.authenticator))
 
 
 def check_mcp() -> None:
@@ -166,33 +130,20 @@ def check_mcp() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"[7]"})
 
-    def make(authenticator: AsyncAuthenticator[str]) -> Any:
-        return McpAuth(authenticator, resource="http://127.0.0.1/mcp").protect(server)
-
-    check_asgi(make)
+    authenticator = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=find_owner)
+    auth = McpAuth(authenticator, resource="http://127.0.0.1/mcp")
+    asyncio.run(check_asgi(auth.protect(server), authenticator))
 
 
 def check_flask() -> None:
-    from flask import Flask
-
-    from msk_auth.integrations.flask import FlaskAuth
-
-    authenticator = Authenticator(MemoryKeyStore(), find_owner=lambda _: ANN)
-    created = authenticator.create_key(
+    app, auth = snippet("flask")
+    created = auth.authenticator.create_key(
         local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
     )
-    app = Flask("smoke")
-    auth = FlaskAuth(authenticator, app)
-
-    @app.get("/")
-    @auth.require("tasks:read")
-    def tasks() -> dict[str, str]:
-        return {"owner": auth.current_principal.owner.id}
-
     client = app.test_client()
-    assert client.get("/").status_code == 401
+    assert client.get("/tasks").status_code == 401
     headers = {"Authorization": f"Bearer {created.value.reveal()}"}
-    assert client.get("/", headers=headers).status_code == 200
+    assert client.get("/tasks", headers=headers).status_code == 200
 
 
 def main() -> None:
