@@ -21,7 +21,6 @@ from tests.core.support import (
     SECOND,
     SECRET,
     FrozenClock,
-    LeasingStore,
     World,
     token,
 )
@@ -603,62 +602,44 @@ def test_an_application_waits_for_leases_after_it_ended_access(make_world: MakeW
     assert refused.value.code == "token_revoked"
 
 
-class WithRegister:
-    """Without a lease of its own, and with a store that has a register."""
-
-    def __init__(self, driver: Any) -> None:
-        self.clock = FrozenClock()
-        self.store = LeasingStore(driver)
-        kind: Any = AsyncAuthenticator if driver == "async" else Authenticator
-        self.auth = kind(self.store, find_owner=World(driver)._find_owner, clock=self.clock)
-
-    def wait(self) -> float:
-        """For how long it waits after it ended access."""
-        waited = self.auth.await_lease_expiry()
-        if waited is not None:
-            asyncio.run(waited)
-        return self.clock.slept[-1]
-
-    def pass_time(self, seconds: float) -> None:
-        self.clock.advance(timedelta(seconds=seconds))
-
-
-@pytest.fixture(params=["sync", "async"])
-def writer(request: pytest.FixtureRequest) -> WithRegister:
-    return WithRegister(request.param)
-
-
 LONG = RecordedLease(timedelta(seconds=5), "long", 1)
 SHORT = RecordedLease(timedelta(milliseconds=50), "short", 1)
 
 
-def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(writer: WithRegister) -> None:
-    writer.store.inner.record_lease(LONG)
+def seconds_waited(world: World) -> float:
+    """For how long a process without a lease of its own waits after it ended access."""
+    world.call("await_lease_expiry")
+    return world.clock.slept[-1]
+
+
+def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(world: World) -> None:
+    register = world.store.inner
+    register.record_lease(LONG)
     for mark in range(12):
-        writer.store.inner.record_lease(SHORT._replace(mark=mark))
-        assert writer.wait() > 5
+        register.record_lease(SHORT._replace(mark=mark))
+        assert seconds_waited(world) > 5
         # Two minutes for what a backup may have brought back, and five seconds for a lease.
-        writer.pass_time(11)
-    writer.store.inner.record_lease(SHORT)
-    assert 0.05 < writer.wait() < 0.1
-    assert writer.store.inner.recorded_leases() == (SHORT,)
+        world.clock.advance(11 * SECOND)
+    register.record_lease(SHORT)
+    assert 0.05 < seconds_waited(world) < 0.1
+    assert register.recorded_leases() == (SHORT,)
     for _ in range(2):
-        writer.pass_time(70)
-        assert writer.wait() > 0
-    writer.pass_time(70)
-    assert writer.wait() == 0
-    assert writer.store.inner.recorded_leases() == ()
+        world.clock.advance(70 * SECOND)
+        assert seconds_waited(world) > 0
+    world.clock.advance(70 * SECOND)
+    assert seconds_waited(world) == 0
+    assert register.recorded_leases() == ()
 
 
 def test_an_entry_that_cannot_be_removed_is_not_waited_for(
-    writer: WithRegister, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writer.store.inner.record_lease(SHORT)
+    world.store.inner.record_lease(SHORT)
     for _ in range(3):
-        assert writer.wait() > 0
-        writer.pass_time(70)
-    writer.store.fails = {"forget_lease": ConnectionError("read only")}
-    assert writer.wait() == 0
+        assert seconds_waited(world) > 0
+        world.clock.advance(70 * SECOND)
+    world.store.fails = {"forget_lease": ConnectionError("read only")}
+    assert seconds_waited(world) == 0
     assert "could not remove a lease that is not in use" in caplog.text
 
 
