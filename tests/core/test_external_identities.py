@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.cases import code_of, refused_with
+from tests.cases import refused_with
 from tests.core.support import (
     ANN,
     NOW,
@@ -42,7 +41,6 @@ from msk_auth.errors import (
     InteractiveRequired,
     LoginTooOld,
     PermissionDenied,
-    Problem,
     StoreUnavailable,
 )
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
@@ -334,53 +332,6 @@ def test_under_a_lease_an_owner_that_can_change_is_refused(
     with pytest.raises(StoreUnavailable):
         world.enter(external_token())
     assert "owner.user can change: it is a list" in caplog.text
-
-
-def test_a_watch_ends_when_the_identity_has_no_owner_any_more() -> None:
-    owners = {"00u1": Owner("ann", frozenset[str](), "Ann")}
-    authenticator = Authenticator(
-        MemoryKeyStore(),
-        find_owner=lambda _: None,
-        issuers=[StubIssuer()],
-        find_external_owner=lambda identity: owners.get(identity.subject),
-        watch_interval=timedelta(microseconds=1),
-    )
-    watch = authenticator.watch(authenticator.authenticate([f"Bearer {external_token()}"]))
-    watch.check()
-    del owners["00u1"]
-    with refused_with("token_revoked"):
-        watch.check()
-
-
-def test_a_watch_on_an_event_loop_ends_when_the_identity_has_no_owner_any_more() -> None:
-    owners = {"00u1": Owner("ann", frozenset[str](), "Ann")}
-    is_read = asyncio.Event()
-
-    async def find_owner(_: object) -> Owner[str] | None:
-        raise AssertionError("it is found by its identity")
-
-    async def find_external_owner(identity: ExternalIdentity) -> Owner[str] | None:
-        is_read.set()
-        return owners.get(identity.subject)
-
-    authenticator = AsyncAuthenticator(
-        AsyncMemoryKeyStore(),
-        find_owner=find_owner,
-        issuers=[StubIssuer()],
-        find_external_owner=find_external_owner,
-        watch_interval=timedelta(milliseconds=1),
-    )
-
-    async def refusals() -> list[Problem]:
-        principal = await authenticator.authenticate([f"Bearer {external_token()}"])
-        is_read.clear()
-        # Two watches of one identity.
-        waiting = [asyncio.ensure_future(authenticator.watch(principal).wait()) for _ in range(2)]
-        await is_read.wait()
-        owners.clear()
-        return await asyncio.gather(*waiting)
-
-    assert [code_of(each) for each in asyncio.run(refusals())] == ["token_revoked"] * 2
 
 
 def test_the_owner_of_a_subject_is_read_in_the_session_of_the_request() -> None:

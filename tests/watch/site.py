@@ -8,13 +8,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tests.core.support import profile, token
+from tests.core.support import ANN, NOW, StubIssuer, external_token, profile, token
 
 from msk_auth import (
     ApiKey,
     AsyncAuthenticator,
     Authenticator,
     CredentialKind,
+    ExternalIdentity,
     Owner,
     Principal,
     Session,
@@ -37,21 +38,25 @@ class Site:
     """
 
     def __init__(self) -> None:
-        from tests.core.support import NOW
-
         self.clock = FrozenClock(NOW)
         self.owners: dict[str, Owner[str]] = {
             name: Owner(name, PERMISSIONS, name) for name in ("ann", "bob")
         }
         self.sessions = {"s1": Session("s1", "ann")}
+        self.identities = {ANN.subject: "ann"}
         self.reads: Counter[str] = Counter()
         self.broken: Exception | None = None
         self.store = _Store(self)
-        self.settings: dict[str, Any] = {"tokens": profile(), "clock": self.clock}
+        self.settings: dict[str, Any] = {
+            "tokens": profile(),
+            "issuers": [StubIssuer()],
+            "clock": self.clock,
+        }
         self.blocking = Authenticator(
             self.store,
             find_owner=self.find_owner,
             find_session=self.find_session,
+            find_external_owner=self.find_external_owner,
             **self.settings,
         )
 
@@ -64,9 +69,13 @@ class Site:
         async def find_session(session_id: str) -> Session | None:
             return self.find_session(session_id)
 
+        async def find_external_owner(identity: ExternalIdentity) -> Owner[str] | None:
+            return self.find_external_owner(identity)
+
         settings = {
             "find_owner": find_owner,
             "find_session": find_session,
+            "find_external_owner": find_external_owner,
             "watch_interval": SHORT,
             **self.settings,
             **options,
@@ -82,6 +91,9 @@ class Site:
         self.look_up(f"session {session_id}")
         return self.sessions.get(session_id)
 
+    def find_external_owner(self, identity: ExternalIdentity) -> Owner[str] | None:
+        return self.find_owner(self.identities.get(identity.subject, "nobody"))
+
     def look_up(self, what: str) -> None:
         self.reads[what] += 1
         if self.broken is not None:
@@ -95,9 +107,15 @@ class Site:
         self.reads.clear()
         return principal
 
-    def login(self) -> Principal[str]:
+    def admitted(self, kind: str) -> Principal[str]:
+        """The principal of a key that is good for a day, or of a login."""
+        if kind == "key":
+            return self.key(lifetime=timedelta(days=1))
+        return self.login(token() if kind == "login" else external_token())
+
+    def login(self, credential: str | None = None) -> Principal[str]:
         """The principal of a login token that is good for an hour."""
-        principal = self.blocking.authenticate([f"Bearer {token()}"])
+        principal = self.blocking.authenticate([f"Bearer {credential or token()}"])
         assert principal.kind is CredentialKind.INTERACTIVE
         self.reads.clear()
         return principal
@@ -175,4 +193,5 @@ ENDS: list[tuple[str, str, Change, str]] = [
     ),
     ("login", "session gone", lambda site, _: site.sessions.clear(), "token_revoked"),
     ("login", "expired", lambda site, _: site.clock.advance(timedelta(hours=1)), "token_expired"),
+    ("identity", "owner gone", lambda site, _: site.identities.clear(), "token_revoked"),
 ]

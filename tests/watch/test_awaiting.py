@@ -9,7 +9,6 @@ import contextvars
 import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -64,7 +63,7 @@ async def rounds(site: Site, what: str, count: int = 2) -> None:
 async def test_access_ends_when_a_new_request_would_be_refused(
     site: Site, kind: str, change: Change, code: str
 ) -> None:
-    principal = site.key(lifetime=timedelta(days=1)) if kind == "key" else site.login()
+    principal = site.admitted(kind)
     with pytest.raises(Problem) as raised:
         async with site.awaiting().watch(principal) as watch:
             await rounds(site, "owner ann")

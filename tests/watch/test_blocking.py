@@ -34,7 +34,7 @@ def site() -> Site:
 def test_access_ends_when_a_new_request_would_be_refused(
     site: Site, kind: str, change: Change, code: str
 ) -> None:
-    principal = site.key(lifetime=timedelta(days=1)) if kind == "key" else site.login()
+    principal = site.admitted(kind)
     watch = site.blocking.watch(principal)
     watch.check()
     change(site, principal)
