@@ -20,7 +20,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from msk_auth._fork import after_fork_in_child
 from msk_auth.clock import Clock, SystemClock
@@ -56,18 +56,30 @@ MAX_KID: Final = 256
 # Verifying with longer keys is slow, and no provider signs with them.
 _RSA_BITS: Final = range(2048, 8193)
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-_ED25519: Final = ("EdDSA", "Ed25519")
+
+ED25519: Final = ("EdDSA", "Ed25519")
+"""The names of Ed25519: the older one (RFC 8037), which all libraries read, and the newer one (RFC 9864)."""
+
 # By type and curve (RFC 7518, section 6; RFC 8037, section 2).
 _ALGORITHMS_OF: Final[Mapping[tuple[object, object], tuple[str, ...]]] = {
     ("RSA", None): _RSA,
     ("EC", "P-256"): ("ES256",),
     ("EC", "P-384"): ("ES384",),
     ("EC", "P-521"): ("ES512",),
-    ("OKP", "Ed25519"): _ED25519,
+    ("OKP", "Ed25519"): ED25519,
 }
 
 ALGORITHMS: Final = frozenset(name for names in _ALGORITHMS_OF.values() for name in names)
 """The signature algorithms of issuers' tokens: none of them uses a shared secret."""
+
+
+def scheme_of(algorithm: str) -> Algorithm:
+    """The signature scheme of an algorithm. A key's curve tells Ed25519 from Ed448, which has the same older name."""
+    # PyJWT loads `cryptography`, which takes longer than the rest of this package. An application without tokens should not
+    # wait for it, so these modules import both when the first key is made.
+    from jwt import get_algorithm_by_name
+
+    return get_algorithm_by_name("EdDSA" if algorithm == "Ed25519" else algorithm)
 
 
 class VerificationKey(NamedTuple):
@@ -90,31 +102,29 @@ class VerificationKey(NamedTuple):
         return scheme is not None and scheme.verify(message, self.key, signature)
 
 
-class KeySet(Protocol):
-    """Finds the public keys of an issuer."""
+class KeySet:
+    """The public keys of an issuer."""
 
     def pending(self) -> Future[None] | None:
         """The fetch for which a request waits before it calls :meth:`find`; None if the keys are available, or will not be."""
-        ...
+        return None
 
     def find(self, kid: str) -> Sequence[VerificationKey]:
-        """The keys with this id, which may be none.
+        """The keys with this id: none, or several if an issuer gives them the same id.
 
         Raises:
             SigningKeysUnavailable: The keys could not be fetched.
         """
-        ...
+        raise NotImplementedError
 
     def open(self) -> None:
-        """Begin to fetch in the background."""
-        ...
+        """Begin to fetch in the background, if the keys are fetched."""
 
     def close(self) -> None:
         """Stop fetching."""
-        ...
 
 
-class PinnedKeySet:
+class PinnedKeySet(KeySet):
     """A JWK set (RFC 7517) that is deployed with the application.
 
     Args:
@@ -137,18 +147,9 @@ class PinnedKeySet:
             raise ConfigurationError("This JWK set has no key for verifying tokens.")
         self._by_kid = by_kid
 
-    def pending(self) -> None:
-        """See :class:`KeySet`."""
-
     def find(self, kid: str) -> Sequence[VerificationKey]:
-        """See :class:`KeySet`. There are several keys if an issuer gives them the same id."""
+        """See :class:`KeySet`."""
         return self._by_kid.get(kid, ())
-
-    def open(self) -> None:
-        """Nothing is fetched."""
-
-    def close(self) -> None:
-        """Nothing is fetched."""
 
 
 class _State(NamedTuple):
@@ -165,7 +166,7 @@ class _State(NamedTuple):
     tried_at: float = -math.inf
 
 
-class RemoteKeySet:
+class RemoteKeySet(KeySet):
     """An issuer's keys, fetched and refreshed by a thread of this object.
 
     The thread starts when the authenticator is opened, or with the first token, and ends with :meth:`close`, which closing
@@ -356,17 +357,13 @@ def _read_key(jwk: object) -> VerificationKey | None:
         return None
     names = _ALGORITHMS_OF.get((kind, curve), ())
     # The two names of Ed25519 mean the same on this curve (RFC 9864, section 2.2).
-    if alg is not None and not (names is _ED25519 and alg in _ED25519):
+    if alg is not None and not (names is ED25519 and alg in ED25519):
         names = tuple(name for name in names if name == alg)
     return _load(kid, members, names) if names else None
 
 
 def _load(kid: str, members: dict[str, Any], names: tuple[str, ...]) -> VerificationKey | None:
-    from jwt import get_algorithm_by_name
-
-    schemes = {
-        name: get_algorithm_by_name("EdDSA" if name == "Ed25519" else name) for name in names
-    }
+    schemes = {name: scheme_of(name) for name in names}
     try:
         key: Any = next(iter(schemes.values())).from_jwk(members)
         if members["kty"] == "RSA" and key.key_size not in _RSA_BITS:

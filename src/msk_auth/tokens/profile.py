@@ -29,7 +29,7 @@ import re
 import secrets
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from msk_auth.core.errors import (
     ConfigurationError,
@@ -44,10 +44,7 @@ from msk_auth.core.weak_secrets import check_secret
 from .claims import MAX_TEXT, Claims, is_text, moment, text
 from .claims import audience as audience_of
 from .claims import names as names_of
-
-if TYPE_CHECKING:
-    from jwt.algorithms import Algorithm
-
+from .keysets import ED25519, scheme_of
 
 _TYPE: Final = "at+jwt"
 # A private claim (RFC 7519, section 4.3) of machines' tokens.
@@ -80,6 +77,9 @@ class TokenProfile:
         ConfigurationError: A name is empty, a duration is out of range, there is no key, or two keys share an id.
     """
 
+    selects: None = None
+    """None: no other profile or provider has the same issuer."""
+
     def __init__(
         self,
         *,
@@ -99,6 +99,7 @@ class TokenProfile:
         if not timedelta(0) <= leeway <= timedelta(minutes=5):
             raise ConfigurationError("leeway must be between 0 and 5 minutes.")
         self.issuer = issuer
+        self.names = (issuer,)
         self.audience = audience
         self.keys: tuple[SigningKey, ...] = tuple(keys)
         self._by_kid = {key.kid: key for key in self.keys}
@@ -238,16 +239,6 @@ class TokenProfile:
             raise CredentialRefused("token_invalid")
         return verified
 
-    @property
-    def names(self) -> Collection[str]:
-        """The `iss` of the tokens."""
-        return (self.issuer,)
-
-    @property
-    def selects(self) -> None:
-        """None: no other profile or provider has the same issuer."""
-        return
-
     def pending(self, token: ParsedToken) -> None:
         """None: the keys are always available."""
 
@@ -329,7 +320,6 @@ AlgorithmName: TypeAlias = Literal["HS256", "ES256", "Ed25519", "RS256"]
 """The algorithms of the profile, by their names in a token's header (RFC 7518; RFC 9864 for Ed25519)."""
 
 _ALGORITHMS = ("HS256", "ES256", "Ed25519", "RS256")
-_ED25519_NAMES = ("EdDSA", "Ed25519")
 _KID = re.compile(r"[0-9A-Za-z._-]{1,64}")
 _GENERATED_SECRET = 32
 _MIN_RSA_BITS = 2048
@@ -350,8 +340,6 @@ class SigningKey:
             algorithm.
     """
 
-    __slots__ = ("_public", "_scheme", "_secret", "algorithm", "can_sign", "header_name", "kid")
-
     def __init__(
         self,
         kid: str,
@@ -368,9 +356,11 @@ class SigningKey:
             raise ConfigurationError(f"The key {kid!r} is not of type bytes: use text.encode().")
         self.kid: str = kid
         self.algorithm: AlgorithmName = algorithm
-        # The older name (RFC 8037), which all libraries read. The newer one (RFC 9864) is read here as well.
-        self.header_name: str = "EdDSA" if algorithm == "Ed25519" else algorithm
-        self._scheme = _scheme(algorithm)
+        self._names = ED25519 if algorithm == "Ed25519" else (algorithm,)
+        self.header_name: str = self._names[0]
+        self._scheme = scheme_of(algorithm)
+        self._secret: Any
+        self._public: Any
         if algorithm == "HS256":
             check_secret(f"secret of the key {kid!r}", key)
             self._secret = self._public = key
@@ -397,7 +387,8 @@ class SigningKey:
                 f"The key {self.kid!r} is a public key and has nothing to export."
             )
         if self.algorithm == "HS256":
-            return self._secret
+            secret: bytes = self._secret
+            return secret
         return _private_pem(self._secret)
 
     def sign(self, message: bytes) -> bytes:
@@ -416,27 +407,23 @@ class SigningKey:
 
     def is_named(self, algorithm: object) -> bool:
         """True if a token's `alg` names this key's algorithm."""
-        if self.algorithm == "Ed25519":
-            return algorithm in _ED25519_NAMES
-        return algorithm == self.algorithm
+        return algorithm in self._names
 
     def jwk(self) -> dict[str, object] | None:
         """The public key as a JWK (RFC 7517), or None for a secret key."""
         if self.algorithm == "HS256":
             return None
-        members = _public_members(self._public)
+        members: dict[str, object] = self._scheme.to_jwk(self._public, as_dict=True)
+        members.pop("key_ops", None)
+        if self.algorithm == "ES256":
+            # With leading zeros, which one of 128 keys has: PyJWT before 2.10 leaves them out (RFC 7518, section 6.2.1.2).
+            numbers = self._public.public_numbers()
+            for name in ("x", "y"):
+                members[name] = b64encode(getattr(numbers, name).to_bytes(32, "big"))
         return {**members, "kid": self.kid, "alg": self.header_name, "use": "sig"}
 
 
-# PyJWT loads `cryptography`, which takes longer than the rest of this module; an application
-# without tokens should not wait for it. So the functions below import it when the first key is made.
-
-
-def _scheme(algorithm: AlgorithmName) -> Algorithm:
-    from jwt import get_algorithm_by_name
-
-    # PyJWT knows Ed25519 by the older name, which also means Ed448; `_key_pair` refuses Ed448.
-    return get_algorithm_by_name("EdDSA" if algorithm == "Ed25519" else algorithm)
+# The functions below import `cryptography` when the first key is made: see `scheme_of`.
 
 
 def _key_pair(kid: str, algorithm: AlgorithmName, pem: bytes) -> tuple[Any, Any]:
@@ -457,41 +444,19 @@ def _key_pair(kid: str, algorithm: AlgorithmName, pem: bytes) -> tuple[Any, Any]
         raise ConfigurationError(
             f"The key {kid!r} is not a PEM that can be read without a password."
         ) from None
-    match algorithm:
-        case "RS256" if isinstance(public, rsa.RSAPublicKey):
-            if public.key_size < _MIN_RSA_BITS:
-                raise ConfigurationError(
-                    f"The RSA key {kid!r} has {public.key_size} bits and needs {_MIN_RSA_BITS}."
-                )
-        case "ES256" if isinstance(public, ec.EllipticCurvePublicKey) and isinstance(
-            public.curve, ec.SECP256R1
-        ):
-            pass
-        case "Ed25519" if isinstance(public, ed25519.Ed25519PublicKey):
-            pass
-        case _:
-            raise ConfigurationError(f"The key {kid!r} is not of the kind that {algorithm} needs.")
+    kinds: dict[str, Any] = {
+        "ES256": ec.EllipticCurvePublicKey,
+        "Ed25519": ed25519.Ed25519PublicKey,
+        "RS256": rsa.RSAPublicKey,
+    }
+    is_of_kind = isinstance(public, kinds[algorithm])
+    if not is_of_kind or (algorithm == "ES256" and not isinstance(public.curve, ec.SECP256R1)):
+        raise ConfigurationError(f"The key {kid!r} is not of the kind that {algorithm} needs.")
+    if algorithm == "RS256" and public.key_size < _MIN_RSA_BITS:
+        raise ConfigurationError(
+            f"The RSA key {kid!r} has {public.key_size} bits and needs {_MIN_RSA_BITS}."
+        )
     return private, public
-
-
-def _public_members(public: Any) -> dict[str, object]:
-    """The members of a JWK that describe a public key (RFC 7518, section 6; RFC 8037, section 2)."""
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    if isinstance(public, ed25519.Ed25519PublicKey):
-        raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
-        return {"kty": "OKP", "crv": "Ed25519", "x": b64encode(raw)}
-    numbers = public.public_numbers()
-    if isinstance(public, ec.EllipticCurvePublicKey):
-        # Coordinates have the length of the curve's field, with leading zeros: one in 128 keys has such a coordinate.
-        x, y = (b64encode(value.to_bytes(32, "big")) for value in (numbers.x, numbers.y))
-        return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
-    n, e = (
-        b64encode(value.to_bytes((value.bit_length() + 7) // 8, "big"))
-        for value in (numbers.n, numbers.e)
-    )
-    return {"kty": "RSA", "n": n, "e": e}
 
 
 def _generate(algorithm: AlgorithmName) -> bytes:
@@ -499,15 +464,11 @@ def _generate(algorithm: AlgorithmName) -> bytes:
         return secrets.token_bytes(_GENERATED_SECRET)
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-    match algorithm:
-        case "ES256":
-            return _private_pem(ec.generate_private_key(ec.SECP256R1()))
-        case "Ed25519":
-            return _private_pem(ed25519.Ed25519PrivateKey.generate())
-        case _:
-            return _private_pem(
-                rsa.generate_private_key(public_exponent=65537, key_size=_MIN_RSA_BITS)
-            )
+    if algorithm == "ES256":
+        return _private_pem(ec.generate_private_key(ec.SECP256R1()))
+    if algorithm == "Ed25519":
+        return _private_pem(ed25519.Ed25519PrivateKey.generate())
+    return _private_pem(rsa.generate_private_key(public_exponent=65537, key_size=_MIN_RSA_BITS))
 
 
 def _private_pem(private: Any) -> bytes:

@@ -23,14 +23,6 @@ def never(_claims: Claims) -> bool:
     return False
 
 
-def _always(_claims: Claims) -> bool:
-    return True
-
-
-def _subject(claims: Claims) -> str:
-    return text(claims, "sub")
-
-
 def _auth_time(claims: Claims, _issued_at: datetime) -> datetime | None:
     return moment(claims, "auth_time") if "auth_time" in claims else None
 
@@ -62,8 +54,8 @@ class TokenRules:
     audience: str = "aud"
     requires: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict[str, str])
-    is_kind: Rule = _always
-    subject: Callable[[Claims], str] = _subject
+    is_kind: Rule = lambda _claims: True
+    subject: Callable[[Claims], str] = lambda claims: text(claims, "sub")
     authenticated_at: Callable[[Claims, datetime], datetime | None] = _auth_time
     max_lifetime: timedelta = timedelta(hours=24)
 
