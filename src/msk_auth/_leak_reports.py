@@ -204,15 +204,12 @@ class PublishedKeys:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._keys: dict[str, EllipticCurvePublicKey] = {}
-        self._fetched_at: float | None = None
-        self._tried_at: float | None = None
-        self._failed = False
+        self._fetched_at = self._tried_at = -math.inf
 
     def find(self, identifier: str) -> EllipticCurvePublicKey | None:
         """The key of this name, if it was fetched within the last day."""
-        if self._fetched_at is None or self._clock.monotonic() - self._fetched_at >= KEYS_MAX_AGE:
-            return None
-        return self._keys.get(identifier)
+        is_fresh = self._clock.monotonic() - self._fetched_at < KEYS_MAX_AGE
+        return self._keys.get(identifier) if is_fresh else None
 
     def begin_fetch(self, identifier: str) -> bool:
         """True if the keys must be fetched now for this name, False if they were just fetched.
@@ -223,12 +220,12 @@ class PublishedKeys:
         if self.find(identifier) is not None:
             return False
         now = self._clock.monotonic()
-        if self._tried_at is not None and now - self._tried_at < FETCH_PAUSE:
-            if self._failed:
-                raise SigningKeysUnavailable(math.ceil(self._tried_at + FETCH_PAUSE - now))
-            return False
-        self._tried_at = now
-        return True
+        pause = self._tried_at + FETCH_PAUSE - now
+        if pause > 0 and self._fetched_at != self._tried_at:
+            raise SigningKeysUnavailable(math.ceil(pause))
+        if pause <= 0:
+            self._tried_at = now
+        return pause <= 0
 
     @contextmanager
     def fetching(self) -> Generator[None]:
@@ -237,7 +234,6 @@ class PublishedKeys:
         Raises:
             SigningKeysUnavailable: For any error.
         """
-        self._failed = True
         try:
             yield
         except Exception as error:
@@ -247,9 +243,8 @@ class PublishedKeys:
             raise SigningKeysUnavailable(math.ceil(FETCH_PAUSE)) from error
         except BaseException:
             # The client disconnected, which cancelled the fetch. The next one may succeed.
-            self._tried_at = None
+            self._tried_at = -math.inf
             raise
-        self._failed = False
 
     def fill(self, document: bytes) -> None:
         """Read a fetched document and use its keys.
