@@ -73,39 +73,30 @@ def check_shareable(value: object, path: str) -> None:
     Raises:
         NotShareable: A part is mutable, or this module cannot judge it.
     """
-    found = _find_changing(value)
-    if found is not None:
-        suffix, kind = found
-        raise NotShareable(path + suffix, kind)
-
-
-def _find_changing(value: object) -> tuple[str, type[object]] | None:
-    """The path of a mutable part, such as `.user.roles`, and its class; None if there is none."""
     kind: type = type(value)
     if kind in _unchanging() or isinstance(value, Enum) or kind in _declared:
-        return None
+        return
     attributes: dict[str, object] = getattr(value, "__dict__", {})
     # Not inherited: a subclass that is not a frozen dataclass accepts further attributes.
     parameters = kind.__dict__.get("__dataclass_params__")
     members: dict[str, object]
     if _is_changing_class(kind):
-        return "", kind
+        raise NotShareable(path, kind)
     if parameters is not None and parameters.frozen:
         named = {each.name: getattr(value, each.name, None) for each in fields(kind)} | attributes
         members = {f".{name}": member for name, member in named.items()}
     elif attributes or _has_slots(kind):
-        return "", kind
+        raise NotShareable(path, kind)
     elif isinstance(value, tuple | frozenset):
         held = cast("tuple[object, ...] | frozenset[object]", value)
         members = {f"[{index}]": member for index, member in enumerate(held)}
-    else:
+    elif isinstance(value, _unchanging()):
         # Instances of subclasses, such as a date library's, are accepted too.
-        return None if isinstance(value, _unchanging()) else ("", kind)
+        return
+    else:
+        raise NotShareable(path, kind)
     for place, member in members.items():
-        found = _find_changing(member)
-        if found is not None:
-            return f"{place}{found[0]}", found[1]
-    return None
+        check_shareable(member, path + place)
 
 
 # Cached, because each verification under a lease checks an owner.
