@@ -99,4 +99,3 @@ auth.require_interactive(max_age=300)  # type: ignore[arg-type]  # pyright: igno
 def headers_of_a_synchronous_test(client: TestClient) -> None:
     assert_type(key_headers(blocking, "ada"), dict[str, str])
     assert_type(key_headers(authenticator, "ada", portal=client.portal), dict[str, str])
-    key_headers(authenticator, "ada")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 from msk_auth import AsyncAuthenticator, Authenticator, Login, Owner, Principal, local_principal
 from msk_auth.errors import ConfigurationError
@@ -127,25 +127,6 @@ def login_headers(
         session_id=session_id,
     )
     return _bearer(token)
-
-
-@overload
-def key_headers(
-    authenticator: Authenticator[Any],
-    owner: Owner[Any] | str,
-    *,
-    scopes: Collection[str] | None = None,
-) -> dict[str, str]: ...
-
-
-@overload
-def key_headers(
-    authenticator: AsyncAuthenticator[Any],
-    owner: Owner[Any] | str,
-    *,
-    scopes: Collection[str] | None = None,
-    portal: Portal | None,
-) -> dict[str, str]: ...
 
 
 def key_headers(
