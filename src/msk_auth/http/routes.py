@@ -37,7 +37,7 @@ class Route:
         method: The HTTP method.
         path: The path after the prefix; a placeholder is `{key_id}`.
         policy: The policy of a request; None for a public route with a throttle.
-        handle: Answers an exchange, given the principal (None if the route is public), the parameters of the query, and the body.
+        handle: Answers an exchange, after `respond` has checked it and read its query and body.
         operation: The operation in OpenAPI.
         max_body: The maximum size of a body, in bytes; None if the route reads no body.
     """

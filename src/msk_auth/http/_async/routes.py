@@ -35,10 +35,10 @@ The order is the same for all of them:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._leak_reports import MAX_REPORT
@@ -75,13 +75,10 @@ from msk_auth.http.routes import (
 )
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 
-Query: TypeAlias = dict[str, Any]
-"""The values of the query parameters, by name."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncExchange:
-    """One request, as an adapter extracts it.
+    """One request, as an adapter extracts it. :func:`respond` adds what it has checked and read.
 
     Attributes:
         authenticator: Manages the keys.
@@ -94,6 +91,9 @@ class AsyncExchange:
         read_body: Returns the body, given a limit; raises `ContentTooLarge` for a longer body.
         call: Calls a function of the application that may block.
         throttle: Raises :class:`~msk_auth.errors.TooManyAttempts` over the limit. None: there is no throttle.
+        principal: The principal, unless the route is public.
+        given: The parameters of the query, by name.
+        body: The body, if the route reads it.
     """
 
     authenticator: AsyncAuthenticator[Any]
@@ -106,6 +106,9 @@ class AsyncExchange:
     read_body: Callable[[int], Awaitable[bytes]]
     call: Callable[..., Awaitable[Any]]
     throttle: Callable[[], Awaitable[object]] | None = None
+    principal: Any = None
+    given: dict[str, Any] = field(default_factory=dict[str, Any])
+    body: bytes = b""
 
 
 async def respond(route: Route, exchange: AsyncExchange) -> Answer:
@@ -115,81 +118,69 @@ async def respond(route: Route, exchange: AsyncExchange) -> Answer:
         Problem: The policy, the throttle or the route refuses the request.
         Exception: An exception of the application or its framework while the throttle is called or the body is read.
     """
-    principal = None
-    query: Query = {}
     if route.policy is not None:
         principal = await exchange.admit(route.policy)
         delegates = exchange.authenticator.rules.delegates
-        query = parse_query(exchange.query, route.query_names(delegates=delegates))
+        given = parse_query(exchange.query, route.query_names(delegates=delegates))
+        exchange = replace(exchange, principal=principal, given=given)
     elif exchange.throttle is not None:
         await exchange.throttle()
-    body = b""
     if route.max_body is not None:
-        body = await exchange.read_body(route.max_body)
-    answer: Answer = await route.handle(exchange, principal, query, body)
+        exchange = replace(exchange, body=await exchange.read_body(route.max_body))
+    answer: Answer = await route.handle(exchange)
     return answer
 
 
 # A subclass of the application's authenticator may not accept `on_behalf_of`: it is passed only if it was sent.
-async def list_keys(
-    request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
-) -> Answer:
+async def list_keys(request: AsyncExchange) -> Answer:
     """A page of the caller's keys, newest first."""
-    page = await request.authenticator.list_keys(principal, **query)
+    page = await request.authenticator.list_keys(request.principal, **request.given)
     return page_answer(request.authenticator, page)
 
 
-async def create_key(
-    request: AsyncExchange, principal: Principal[Any], query: Query, body: bytes
-) -> Answer:
+async def create_key(request: AsyncExchange) -> Answer:
     """A new key, shown once."""
-    wanted = parse_create(body, request.content_type)
-    created = await request.authenticator.create_key(principal, **wanted, **query)
-    return revealing_answer(request.authenticator, created, request.path, **query)
+    wanted = parse_create(request.body, request.content_type)
+    created = await request.authenticator.create_key(request.principal, **wanted, **request.given)
+    return revealing_answer(request.authenticator, created, request.path, **request.given)
 
 
-async def get_key(
-    request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
-) -> Answer:
+async def get_key(request: AsyncExchange) -> Answer:
     """One of the caller's keys."""
-    record = await request.authenticator.get_key(principal, request.key_id, **query)
+    record = await request.authenticator.get_key(request.principal, request.key_id, **request.given)
     return key_answer(request.authenticator, record)
 
 
-async def update_key(
-    request: AsyncExchange, principal: Principal[Any], query: Query, body: bytes
-) -> Answer:
+async def update_key(request: AsyncExchange) -> Answer:
     """The edited key."""
-    wanted = parse_update(body, request.content_type)
-    record = await request.authenticator.update_key(principal, request.key_id, **wanted, **query)
+    wanted = parse_update(request.body, request.content_type)
+    record = await request.authenticator.update_key(
+        request.principal, request.key_id, **wanted, **request.given
+    )
     return key_answer(request.authenticator, record)
 
 
-async def rotate_key(
-    request: AsyncExchange, principal: Principal[Any], query: Query, body: bytes
-) -> Answer:
+async def rotate_key(request: AsyncExchange) -> Answer:
     """The successor of a key, shown once."""
-    overlap = parse_rotate(body, request.content_type)
+    overlap = parse_rotate(request.body, request.content_type)
     created = await request.authenticator.rotate_key(
-        principal, request.key_id, overlap=overlap, **query
+        request.principal, request.key_id, overlap=overlap, **request.given
     )
     collection = request.path.rsplit("/", 2)[0]  # without /{key_id}/rotate
-    return revealing_answer(request.authenticator, created, collection, **query)
+    return revealing_answer(request.authenticator, created, collection, **request.given)
 
 
-async def revoke_key(
-    request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
-) -> Answer:
+async def revoke_key(request: AsyncExchange) -> Answer:
     """The revoked key."""
-    record = await request.authenticator.revoke_key(principal, request.key_id, **query)
+    record = await request.authenticator.revoke_key(
+        request.principal, request.key_id, **request.given
+    )
     return key_answer(request.authenticator, record)
 
 
-async def delete_key(
-    request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
-) -> Answer:
+async def delete_key(request: AsyncExchange) -> Answer:
     """Revoke a key and remove it from the list."""
-    await request.authenticator.delete_key(principal, request.key_id, **query)
+    await request.authenticator.delete_key(request.principal, request.key_id, **request.given)
     return Answer(204, (NO_STORE,))
 
 
@@ -227,25 +218,24 @@ def admin_key_routes(
     def admin_for(request: AsyncExchange) -> Any:
         return request.authenticator.admin_keys(permission, max_age=max_age)
 
-    async def list_all_keys(
-        request: AsyncExchange, principal: Principal[Any], query: Query, _body: bytes
-    ) -> Answer:
-        paging = {name: query.pop(name) for name in ("cursor", "limit") if name in query}
-        wanted = KeyFilter(**query)
-        page = await request.call(admin_for(request).list_keys, principal, wanted=wanted, **paging)
+    async def list_all_keys(request: AsyncExchange) -> Answer:
+        given = dict(request.given)
+        paging = {name: given.pop(name) for name in ("cursor", "limit") if name in given}
+        wanted = KeyFilter(**given)
+        page = await request.call(
+            admin_for(request).list_keys, request.principal, wanted=wanted, **paging
+        )
         return page_answer(request.authenticator, page)
 
-    async def revoke_any_keys(
-        request: AsyncExchange, principal: Principal[Any], _query: Query, body: bytes
-    ) -> Answer:
-        ids = parse_ids(body, request.content_type)
-        revoked = await request.call(admin_for(request).revoke_keys, principal, ids)
+    async def revoke_any_keys(request: AsyncExchange) -> Answer:
+        ids = parse_ids(request.body, request.content_type)
+        revoked = await request.call(admin_for(request).revoke_keys, request.principal, ids)
         return revoked_answer(request.authenticator, ids, revoked)
 
-    async def revoke_any_key(
-        request: AsyncExchange, principal: Principal[Any], _query: Query, _body: bytes
-    ) -> Answer:
-        record = await request.call(admin_for(request).revoke_key, principal, request.key_id)
+    async def revoke_any_key(request: AsyncExchange) -> Answer:
+        record = await request.call(
+            admin_for(request).revoke_key, request.principal, request.key_id
+        )
         return key_answer(request.authenticator, record)
 
     everything, one = openapi.REVOKE_ANY_KEYS, openapi.REVOKE_ANY_KEY
@@ -257,11 +247,9 @@ def admin_key_routes(
     return named_rows(table, operations)
 
 
-async def revoke_presented_key(
-    request: AsyncExchange, _principal: None, _query: Query, body: bytes
-) -> Answer:
+async def revoke_presented_key(request: AsyncExchange) -> Answer:
     """Revoke the key in the body."""
-    token = parse_revocation(body, request.content_type)
+    token = parse_revocation(request.body, request.content_type)
     try:
         await request.authenticator.revoke_presented_key(token)
     except CredentialRefused:
@@ -278,14 +266,11 @@ async def revoke_presented_key(
 async def receive_leak_report(
     receiver: AsyncGitHubLeakReceiver | GitHubLeakReceiver,
     request: AsyncExchange,
-    _principal: None,
-    _query: Query,
-    body: bytes,
 ) -> Answer:
     """Pass a report to its receiver."""
     labels = await request.call(
         receiver.receive,
-        body,
+        request.body,
         key_identifier=request.header("github-public-key-identifier"),
         signature=request.header("github-public-key-signature"),
     )

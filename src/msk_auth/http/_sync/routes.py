@@ -36,10 +36,10 @@ The order is the same for all of them:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from msk_auth._leak_reports import MAX_REPORT
 from msk_auth._sync.authenticator import Authenticator
@@ -76,13 +76,10 @@ from msk_auth.http.routes import (
 )
 from msk_auth.leaks import GitHubLeakReceiver
 
-Query: TypeAlias = dict[str, Any]
-"""The values of the query parameters, by name."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One request, as an adapter extracts it.
+    """One request, as an adapter extracts it. :func:`respond` adds what it has checked and read.
 
     Attributes:
         authenticator: Manages the keys.
@@ -95,6 +92,9 @@ class Exchange:
         read_body: Returns the body, given a limit; raises `ContentTooLarge` for a longer body.
         call: Calls a function of the application that may block.
         throttle: Raises :class:`~msk_auth.errors.TooManyAttempts` over the limit. None: there is no throttle.
+        principal: The principal, unless the route is public.
+        given: The parameters of the query, by name.
+        body: The body, if the route reads it.
     """
 
     authenticator: Authenticator[Any]
@@ -107,6 +107,9 @@ class Exchange:
     read_body: Callable[[int], bytes]
     call: Callable[..., Any]
     throttle: Callable[[], object] | None = None
+    principal: Any = None
+    given: dict[str, Any] = field(default_factory=dict[str, Any])
+    body: bytes = b""
 
 
 def respond(route: Route, exchange: Exchange) -> Answer:
@@ -116,65 +119,67 @@ def respond(route: Route, exchange: Exchange) -> Answer:
         Problem: The policy, the throttle or the route refuses the request.
         Exception: An exception of the application or its framework while the throttle is called or the body is read.
     """
-    principal = None
-    query: Query = {}
     if route.policy is not None:
         principal = exchange.admit(route.policy)
         delegates = exchange.authenticator.rules.delegates
-        query = parse_query(exchange.query, route.query_names(delegates=delegates))
+        given = parse_query(exchange.query, route.query_names(delegates=delegates))
+        exchange = replace(exchange, principal=principal, given=given)
     elif exchange.throttle is not None:
         exchange.throttle()
-    body = b""
     if route.max_body is not None:
-        body = exchange.read_body(route.max_body)
-    answer: Answer = route.handle(exchange, principal, query, body)
+        exchange = replace(exchange, body=exchange.read_body(route.max_body))
+    answer: Answer = route.handle(exchange)
     return answer
 
 
 # A subclass of the application's authenticator may not accept `on_behalf_of`: it is passed only if it was sent.
-def list_keys(request: Exchange, principal: Principal[Any], query: Query, _body: bytes) -> Answer:
+def list_keys(request: Exchange) -> Answer:
     """A page of the caller's keys, newest first."""
-    page = request.authenticator.list_keys(principal, **query)
+    page = request.authenticator.list_keys(request.principal, **request.given)
     return page_answer(request.authenticator, page)
 
 
-def create_key(request: Exchange, principal: Principal[Any], query: Query, body: bytes) -> Answer:
+def create_key(request: Exchange) -> Answer:
     """A new key, shown once."""
-    wanted = parse_create(body, request.content_type)
-    created = request.authenticator.create_key(principal, **wanted, **query)
-    return revealing_answer(request.authenticator, created, request.path, **query)
+    wanted = parse_create(request.body, request.content_type)
+    created = request.authenticator.create_key(request.principal, **wanted, **request.given)
+    return revealing_answer(request.authenticator, created, request.path, **request.given)
 
 
-def get_key(request: Exchange, principal: Principal[Any], query: Query, _body: bytes) -> Answer:
+def get_key(request: Exchange) -> Answer:
     """One of the caller's keys."""
-    record = request.authenticator.get_key(principal, request.key_id, **query)
+    record = request.authenticator.get_key(request.principal, request.key_id, **request.given)
     return key_answer(request.authenticator, record)
 
 
-def update_key(request: Exchange, principal: Principal[Any], query: Query, body: bytes) -> Answer:
+def update_key(request: Exchange) -> Answer:
     """The edited key."""
-    wanted = parse_update(body, request.content_type)
-    record = request.authenticator.update_key(principal, request.key_id, **wanted, **query)
+    wanted = parse_update(request.body, request.content_type)
+    record = request.authenticator.update_key(
+        request.principal, request.key_id, **wanted, **request.given
+    )
     return key_answer(request.authenticator, record)
 
 
-def rotate_key(request: Exchange, principal: Principal[Any], query: Query, body: bytes) -> Answer:
+def rotate_key(request: Exchange) -> Answer:
     """The successor of a key, shown once."""
-    overlap = parse_rotate(body, request.content_type)
-    created = request.authenticator.rotate_key(principal, request.key_id, overlap=overlap, **query)
+    overlap = parse_rotate(request.body, request.content_type)
+    created = request.authenticator.rotate_key(
+        request.principal, request.key_id, overlap=overlap, **request.given
+    )
     collection = request.path.rsplit("/", 2)[0]  # without /{key_id}/rotate
-    return revealing_answer(request.authenticator, created, collection, **query)
+    return revealing_answer(request.authenticator, created, collection, **request.given)
 
 
-def revoke_key(request: Exchange, principal: Principal[Any], query: Query, _body: bytes) -> Answer:
+def revoke_key(request: Exchange) -> Answer:
     """The revoked key."""
-    record = request.authenticator.revoke_key(principal, request.key_id, **query)
+    record = request.authenticator.revoke_key(request.principal, request.key_id, **request.given)
     return key_answer(request.authenticator, record)
 
 
-def delete_key(request: Exchange, principal: Principal[Any], query: Query, _body: bytes) -> Answer:
+def delete_key(request: Exchange) -> Answer:
     """Revoke a key and remove it from the list."""
-    request.authenticator.delete_key(principal, request.key_id, **query)
+    request.authenticator.delete_key(request.principal, request.key_id, **request.given)
     return Answer(204, (NO_STORE,))
 
 
@@ -212,25 +217,22 @@ def admin_key_routes(
     def admin_for(request: Exchange) -> Any:
         return request.authenticator.admin_keys(permission, max_age=max_age)
 
-    def list_all_keys(
-        request: Exchange, principal: Principal[Any], query: Query, _body: bytes
-    ) -> Answer:
-        paging = {name: query.pop(name) for name in ("cursor", "limit") if name in query}
-        wanted = KeyFilter(**query)
-        page = request.call(admin_for(request).list_keys, principal, wanted=wanted, **paging)
+    def list_all_keys(request: Exchange) -> Answer:
+        given = dict(request.given)
+        paging = {name: given.pop(name) for name in ("cursor", "limit") if name in given}
+        wanted = KeyFilter(**given)
+        page = request.call(
+            admin_for(request).list_keys, request.principal, wanted=wanted, **paging
+        )
         return page_answer(request.authenticator, page)
 
-    def revoke_any_keys(
-        request: Exchange, principal: Principal[Any], _query: Query, body: bytes
-    ) -> Answer:
-        ids = parse_ids(body, request.content_type)
-        revoked = request.call(admin_for(request).revoke_keys, principal, ids)
+    def revoke_any_keys(request: Exchange) -> Answer:
+        ids = parse_ids(request.body, request.content_type)
+        revoked = request.call(admin_for(request).revoke_keys, request.principal, ids)
         return revoked_answer(request.authenticator, ids, revoked)
 
-    def revoke_any_key(
-        request: Exchange, principal: Principal[Any], _query: Query, _body: bytes
-    ) -> Answer:
-        record = request.call(admin_for(request).revoke_key, principal, request.key_id)
+    def revoke_any_key(request: Exchange) -> Answer:
+        record = request.call(admin_for(request).revoke_key, request.principal, request.key_id)
         return key_answer(request.authenticator, record)
 
     everything, one = openapi.REVOKE_ANY_KEYS, openapi.REVOKE_ANY_KEY
@@ -242,9 +244,9 @@ def admin_key_routes(
     return named_rows(table, operations)
 
 
-def revoke_presented_key(request: Exchange, _principal: None, _query: Query, body: bytes) -> Answer:
+def revoke_presented_key(request: Exchange) -> Answer:
     """Revoke the key in the body."""
-    token = parse_revocation(body, request.content_type)
+    token = parse_revocation(request.body, request.content_type)
     try:
         request.authenticator.revoke_presented_key(token)
     except CredentialRefused:
@@ -261,14 +263,11 @@ def revoke_presented_key(request: Exchange, _principal: None, _query: Query, bod
 def receive_leak_report(
     receiver: GitHubLeakReceiver | GitHubLeakReceiver,
     request: Exchange,
-    _principal: None,
-    _query: Query,
-    body: bytes,
 ) -> Answer:
     """Pass a report to its receiver."""
     labels = request.call(
         receiver.receive,
-        body,
+        request.body,
         key_identifier=request.header("github-public-key-identifier"),
         signature=request.header("github-public-key-signature"),
     )
