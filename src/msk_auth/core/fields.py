@@ -73,16 +73,16 @@ class KeyUpdate(TypedDict, total=False):
 
 
 class FieldKind(Enum):
-    """The type of a field in stores and documents."""
+    """The type of a field in stores and documents, with its JSON Schema."""
 
-    ID = "id"
+    ID = "id", {"type": "string"}
     """A text that is compared by code point, and bounded."""
-    TEXT = "text"
-    MOMENT = "moment"
+    TEXT = "text", {"type": "string"}
+    MOMENT = "moment", {"type": "string", "format": "date-time"}
     """A time; RFC 3339 in documents."""
-    TEXTS = "texts"
+    TEXTS = "texts", {"type": "array", "items": {"type": "string"}}
     """A set of texts; a sorted array in documents."""
-    NUMBER = "number"
+    NUMBER = "number", {"type": "integer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,24 +157,13 @@ class KeyField:
         return {**schema, **limits, **self.input.schema}
 
     def _schema(self, *, takes_null: bool) -> dict[str, Any]:
-        kind = _JSON_TYPES[self.kind]
-        schema: dict[str, Any] = {"type": [kind, "null"] if takes_null else kind}
-        if self.kind is FieldKind.TEXTS:
-            schema["items"] = {"type": "string"}
-        if self.kind is FieldKind.MOMENT:
-            schema["format"] = "date-time"
-        return schema
+        schema: dict[str, Any] = self.kind.value[1]
+        kind: str = schema["type"]
+        return {**schema, "type": [kind, "null"] if takes_null else kind}
 
 
 # A text on one line. A pattern cannot name all invisible characters, which are refused as well.
 _LINE: Final = r"^\s*[^\x00-\x1f\x7f-\x9f]*\s*$"
-_JSON_TYPES: Final = {
-    FieldKind.ID: "string",
-    FieldKind.TEXT: "string",
-    FieldKind.MOMENT: "string",
-    FieldKind.TEXTS: "array",
-    FieldKind.NUMBER: "integer",
-}
 
 
 def is_label(text: object) -> bool:
