@@ -119,9 +119,9 @@ class ProblemRenderer:
             detail: The error's text; None, or the name of the status, is left out.
             members: Extension members of the document.
         """
-        title = _title(status)
+        title = _TITLES.get(status, "Error")
         document: dict[str, object] = {"type": "about:blank", "title": title, "status": status}
-        if detail is not None and detail not in {title, _phrase(status)}:
+        if detail is not None and detail not in {title, _PHRASES.get(status)}:
             document["detail"] = detail
         more: Mapping[str, object] = {} if members is None else members
         document |= {name: value for name, value in more.items() if name not in _GENERIC_MEMBERS}
@@ -147,24 +147,15 @@ def to_json(value: object) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
-
-
+_PHRASES: Final[Mapping[int, str]] = {each.value: each.phrase for each in HTTPStatus}
 # Python's phrases differ between its versions; these are those of RFC 9110, section 15.5.
 _TITLES: Final[Mapping[int, str]] = {
+    **_PHRASES,
     413: "Content Too Large",
     414: "URI Too Long",
     416: "Range Not Satisfiable",
     422: "Unprocessable Content",
 }
-
-
-def _title(status: int) -> str:
-    return _TITLES.get(status) or _phrase(status) or "Error"
 
 
 def key_answer(authenticator: BaseAuthenticator[Any], record: ApiKey) -> Answer:
