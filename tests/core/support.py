@@ -10,7 +10,7 @@ import inspect
 import json
 import secrets
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from msk_auth import (
     SigningKey,
     TokenProfile,
 )
-from msk_auth.core.tokens import ParsedToken, VerifiedToken
+from msk_auth.core.tokens import ParsedToken, TokenIssuer, VerifiedToken
 from msk_auth.events import Event
 from msk_auth.keys import CreatedKey
 from msk_auth.stores.memory import MemoryKeyStore
@@ -329,11 +329,10 @@ def functions_called(work: Callable[[], object]) -> list[tuple[str, str]]:
     return called
 
 
-class StubIssuer:
+class StubIssuer(TokenIssuer):
     """Accepts every token that names the provider as its issuer."""
 
-    names: Collection[str] = (PROVIDER,)
-    selects = None
+    names = (PROVIDER,)
     shares_keys = False
 
     def __init__(
@@ -352,8 +351,6 @@ class StubIssuer:
     def open(self) -> None: ...
 
     def close(self) -> None: ...
-
-    def pending(self, token: ParsedToken) -> None: ...
 
     def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
         if token.claims["iss"] != PROVIDER:

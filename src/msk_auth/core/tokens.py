@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard, cast
 
 from .errors import CredentialRefused
 from .model import ExternalIdentity
@@ -214,18 +214,16 @@ class VerifiedToken:
     scopes: frozenset[str] | None = None
 
 
-class TokenIssuer(Protocol):
-    """Verifies the tokens of an issuer."""
+class TokenIssuer:
+    """Verifies the tokens of an issuer.
 
-    @property
-    def names(self) -> Collection[str]:
-        """The `iss` values of its tokens."""
-        ...
+    Attributes:
+        names: Each `iss` of its tokens; identities have the first.
+        selects: Describes the accepted tokens. Issuers that differ in this value may share a name; with None they may not.
+    """
 
-    @property
-    def selects(self) -> object:
-        """Describes the accepted tokens. Issuers that differ in this value may share a name; with None they may not."""
-        ...
+    names: tuple[str, ...]
+    selects: object = None
 
     def pending(self, token: ParsedToken) -> Future[None] | None:
         """The fetch of keys for which a token's verification must wait; None if there is none.
@@ -233,7 +231,7 @@ class TokenIssuer(Protocol):
         Raises:
             CredentialRefused: The token is invalid with any key.
         """
-        ...
+        return None
 
     def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
         """Verify a token; None for another issuer's token.
@@ -242,4 +240,4 @@ class TokenIssuer(Protocol):
             CredentialRefused: `token_expired` if the token is valid except that it has expired, otherwise `token_invalid`.
             SigningKeysUnavailable: The keys could not be fetched.
         """
-        ...
+        raise NotImplementedError

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from msk_auth.core.errors import ConfigurationError, CredentialRefused
 from msk_auth.core.model import ExternalIdentity
-from msk_auth.core.tokens import ParsedToken, VerifiedToken
+from msk_auth.core.tokens import ParsedToken, TokenIssuer, VerifiedToken
 
 from .claims import Claims, ClaimsRules, Grants, Rule, audience, frozen, moment, text
 from .keysets import ALGORITHMS, MAX_KID, KeySet, PinnedKeySet, RemoteKeySet
@@ -63,7 +63,7 @@ __all__ = [
 _REFUSED_HEADERS: Final = ("crit", "b64", "zip", "enc")
 
 
-class ExternalIssuer:
+class ExternalIssuer(TokenIssuer):
     """An issuer of tokens other than this application.
 
     You may configure an issuer several times, for different audiences, kinds and tenants. The first that accepts a token counts.
@@ -143,7 +143,7 @@ class ExternalIssuer:
         self.provider: Provider = provider
         self.tenant: str = tenant
         self.rules: TokenRules = rules
-        self.names: tuple[str, ...] = names
+        self.names = names
         self.audiences = audiences
         self.max_lifetime = lifetime
         self.leeway = leeway
@@ -153,7 +153,7 @@ class ExternalIssuer:
         self.keys: KeySet = RemoteKeySet(names[0], jwks_uri=keys_uri) if keys is None else keys
         self._fixed = _fixed(provider, rules, required)
         self._allow_bound = allow_bound is True
-        self.selects: tuple[object, ...] = (
+        self.selects = (
             tenant,
             rules,
             audiences,

@@ -38,7 +38,13 @@ from msk_auth.core.errors import (
     LoginTooOld,
 )
 from msk_auth.core.model import CredentialKind, Principal, freeze_permissions
-from msk_auth.core.tokens import ParsedToken, VerifiedToken, b64encode, encode_segment
+from msk_auth.core.tokens import (
+    ParsedToken,
+    TokenIssuer,
+    VerifiedToken,
+    b64encode,
+    encode_segment,
+)
 from msk_auth.core.weak_secrets import check_secret
 
 from .claims import MAX_TEXT, Claims, is_text, moment, text
@@ -53,7 +59,7 @@ _KIND: Final = "msk_kind"
 _SCOPES: Final = "msk_scopes"
 
 
-class TokenProfile:
+class TokenProfile(TokenIssuer):
     """Issues and verifies the application's own tokens.
 
     A `sub` is unique only within its issuer (RFC 7519, section 4.1.2), and becomes the owner's id
@@ -76,9 +82,6 @@ class TokenProfile:
     Raises:
         ConfigurationError: A name is empty, a duration is out of range, there is no key, or two keys share an id.
     """
-
-    selects: None = None
-    """None: no other profile or provider has the same issuer."""
 
     def __init__(
         self,
@@ -238,9 +241,6 @@ class TokenProfile:
         if verified is None:
             raise CredentialRefused("token_invalid")
         return verified
-
-    def pending(self, token: ParsedToken) -> None:
-        """None: the keys are always available."""
 
     def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
         """Verify a token by rules 2 to 5; None for another issuer's token.
