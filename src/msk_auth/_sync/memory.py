@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -58,55 +57,50 @@ class MemoryKeyStore:
             KeyLimitReached: The owner would have more active keys than allowed.
             ValueError: A key with this id exists.
         """
-        self._check_change(change)
-        with primitives.holding(self._lock):
-            changes = self._added(record, max_active=max_active, now=now)
-            self._commit(record, changes, change)
+        self._write(lambda: self._within_limit([record], max_active, now), change)
 
     def list(self, query: KeyQuery) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.stores.KeyStore`."""
-        with primitives.holding(self._lock):
-            found = [record for record in self._records.values() if _is_listed(record, query)]
+        found = [record for record in self._snapshot() if _is_listed(record, query)]
         return sorted(found, key=_position, reverse=True)[: query.limit]
 
     def list_all(self, *, after: tuple[str, datetime, str] | None, limit: int) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.stores.KeyStore`."""
-        with primitives.holding(self._lock):
-            found = [
-                record
-                for record in self._records.values()
-                if record.deleted_at is None and (after is None or _position_of_all(record) < after)
-            ]
+        found = [
+            record
+            for record in self._snapshot()
+            if record.deleted_at is None and (after is None or _position_of_all(record) < after)
+        ]
         return sorted(found, key=_position_of_all, reverse=True)[:limit]
 
     def list_expiring(self, query: ExpiryQuery) -> Sequence[ApiKey]:
         """See :class:`~msk_auth.stores.KeyStore`."""
-        with primitives.holding(self._lock):
-            found = [
-                (record.expires_at, record.id, record)
-                for record in self._records.values()
-                if record.expires_at is not None
-                and query.now < record.expires_at < query.before
-                and record.revoked_at is None
-                and record.replaced_by is None
-                and record.announced_days == query.announced_days
-                and (query.after is None or (record.expires_at, record.id) > query.after)
-            ]
+        found = [
+            (record.expires_at, record.id, record)
+            for record in self._snapshot()
+            if record.expires_at is not None
+            and query.now < record.expires_at < query.before
+            and record.revoked_at is None
+            and record.replaced_by is None
+            and record.announced_days == query.announced_days
+            and (query.after is None or (record.expires_at, record.id) > query.after)
+        ]
         return [record for _, _, record in sorted(found)[: query.limit]]
 
     def announce_expiry(
         self, key_id: str, *, days: int, change: KeyChange | None = None
     ) -> ApiKey | None:
         """See :class:`~msk_auth.stores.KeyStore`."""
-        self._check_change(change)
-        with primitives.holding(self._lock):
+
+        def announced() -> Sequence[ApiKey]:
             before = self._records.get(key_id)
             if before is None or before.revoked_at is not None or before.replaced_by is not None:
-                return None
+                return []
             if before.announced_days is not None and before.announced_days <= days:
-                return None
-            after = replace(before, announced_days=days)
-            return self._commit(after, {key_id: after}, change)
+                return []
+            return [replace(before, announced_days=days)]
+
+        return self._write(announced, change)
 
     def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
@@ -147,19 +141,18 @@ class MemoryKeyStore:
             KeyLimitReached: The owner would have more active keys than allowed.
             ValueError: A key with the successor's id exists.
         """
-        self._check_change(change)
-        with primitives.holding(self._lock):
+
+        def rotated() -> Sequence[ApiKey]:
             record = self._find_own(key_id, successor.owner_id)
             if record is None:
-                return None
+                return []
             if record.status(now) is not KeyStatus.ACTIVE or record.replaced_by is not None:
                 raise KeyNotActive
             ended = revoked(record, at=now) if ends_at <= now else _expiring(record, ends_at)
             predecessor = replace(ended, replaced_by=successor.id)
-            changes = self._added(
-                successor, max_active=max_active, now=now, predecessor=predecessor
-            )
-            return self._commit(predecessor, changes, change)
+            return self._within_limit([predecessor, successor], max_active, now)
+
+        return self._write(rotated, change)
 
     def update(
         self, key_id: str, *, owner_id: str, fields: KeyUpdate, change: KeyChange | None = None
@@ -205,26 +198,29 @@ class MemoryKeyStore:
         changed: Callable[[ApiKey], ApiKey],
         change: KeyChange | None,
     ) -> ApiKey | None:
-        self._check_change(change)
-        with primitives.holding(self._lock):
-            before = self._find_own(key_id, owner_id)
-            if before is None:
-                return None
-            after = changed(before)
-            return self._commit(after, {} if after == before else {key_id: after}, change)
+        def replaced() -> Sequence[ApiKey]:
+            record = self._find_own(key_id, owner_id)
+            return [] if record is None else [changed(record)]
 
-    def _commit(
-        self, record: ApiKey, changes: Mapping[str, ApiKey], change: KeyChange | None
-    ) -> ApiKey:
-        """Store the changed records, unless the hook raises."""
-        if self.on_change is not None and change is not None and changes:
-            primitives.call_on_change(self.on_change, change(record))
-        self._records.update(changes)
-        return record
+        return self._write(replaced, change)
 
-    def _check_change(self, change: KeyChange | None) -> None:
+    def _write(
+        self, work: Callable[[], Sequence[ApiKey]], change: KeyChange | None
+    ) -> ApiKey | None:
+        """Store the records that `work` returns, unless the hook raises, and return the first, which the change is about."""
         if self.on_change is not None:
             require_change(change)
+        with primitives.holding(self._lock):
+            written = work()
+            changes = {each.id: each for each in written if each != self._records.get(each.id)}
+            if self.on_change is not None and change is not None and changes:
+                primitives.call_on_change(self.on_change, change(written[0]))
+            self._records.update(changes)
+        return written[0] if written else None
+
+    def _snapshot(self) -> Collection[ApiKey]:
+        # Threads that write meanwhile do not disturb a copy, which is made in one step.
+        return self._records.copy().values()
 
     def _find_own(self, key_id: str, owner_id: str) -> ApiKey | None:
         record = self._records.get(key_id)
@@ -236,28 +232,22 @@ class MemoryKeyStore:
             return None
         return record
 
-    def _added(
-        self,
-        record: ApiKey,
-        *,
-        max_active: int | None,
-        now: datetime,
-        predecessor: ApiKey | None = None,
-    ) -> Mapping[str, ApiKey]:
-        if record.id in self._records:
+    def _within_limit(
+        self, written: Sequence[ApiKey], max_active: int | None, now: datetime
+    ) -> Sequence[ApiKey]:
+        """These records, of which the last is new, if its owner may then have so many active keys."""
+        added = written[-1]
+        if added.id in self._records:
             raise ValueError("a key with this id already exists")
-        changes = {record.id: record}
-        if predecessor is not None:
-            changes[predecessor.id] = predecessor
         if max_active is not None:
+            after = self._records | {each.id: each for each in written}
             active = sum(
-                is_same_id(other.owner_id, record.owner_id)
-                and other.status(now) is KeyStatus.ACTIVE
-                for other in ChainMap(changes, self._records).values()
+                is_same_id(each.owner_id, added.owner_id) and each.status(now) is KeyStatus.ACTIVE
+                for each in after.values()
             )
             if active > max_active:
                 raise KeyLimitReached(max_active)
-        return changes
+        return written
 
 
 def _position_of_all(record: ApiKey) -> tuple[str, datetime, str]:
