@@ -32,7 +32,6 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    tuple_,
     union_all,
     update,
 )
@@ -129,7 +128,7 @@ class KeyOperations:
         keys = self._keys
         listed: ColumnElement[bool] = keys.deleted_at.is_(None)
         if self._dialect == "sqlite":
-            # After `IS NULL` MariaDB would drop the column from the order, and sort each owner's keys itself.
+            # After `IS NULL` SQLite would drop the column from the order, and sort each owner's keys itself.
             listed = func.coalesce(keys.deleted_at, 0) == 0
         # A backward scan of the index of listings, from the end of the last page.
         order = (keys.owner_id, keys.deleted_at, keys.created_at, keys.id)
@@ -141,14 +140,8 @@ class KeyOperations:
         )
         if after is not None:
             owner_id, created_at, key_id = after
-            moment = to_microseconds(created_at)
-            within = or_(
-                keys.created_at < moment, and_(keys.created_at == moment, keys.id < key_id)
-            )
-            page = page.where(
-                keys.owner_id <= owner_id,  # bounds the stretch of the index
-                or_(keys.owner_id < owner_id, within),
-            )
+            newer = ((keys.created_at, to_microseconds(created_at)), (keys.id, key_id))
+            page = page.where(_before((keys.owner_id, owner_id), *newer))
         return page
 
     def page_of_expiring(self, query: ExpiryQuery) -> Select[Any]:
@@ -185,23 +178,23 @@ class KeyOperations:
         self,
         connection: Connection,
         key_id: str,
-        where: ColumnElement[bool],
+        of: ColumnElement[bool],
         values: Mapping[str, Any],
-        unchanged: ColumnElement[bool] | None,
+        *where: ColumnElement[bool],
     ) -> Written:
-        """Set columns of a key that meets a condition.
+        """Set columns of a key, if it also meets conditions; otherwise the key is returned unchanged.
 
         Args:
             connection: A connection in a transaction.
             key_id: The id of the key.
-            where: The condition.
+            of: Selects the key.
             values: The new values by column.
-            unchanged: Selects the key to return if nothing was changed; None means none.
+            where: The conditions.
         """
-        if self.set_where(connection, and_(self._keys.id == key_id, where), values):
+        if self.set_where(connection, and_(of, *where), values):
             return Written(self.find(connection, key_id), is_changed=True)
-        found = None if unchanged is None else self._find_where(connection, unchanged)
-        return Written(found, is_changed=False)
+        row = connection.execute(select(*self._keys).where(of)).one_or_none()
+        return Written(None if row is None else read_record(row), is_changed=False)
 
     def differ(self, values: Mapping[str, str | None]) -> ColumnElement[bool]:
         """The condition that one of these texts differs from the stored text."""
@@ -220,14 +213,14 @@ class KeyOperations:
         if max_active is not None:
             self._take_turn(connection, successor.owner_id)
         own = self.is_own(key_id, successor.owner_id)
-        is_current = and_(own, or_(*self._active_stretches(now)), self._keys.replaced_by.is_(None))
-        end = self._end(ends_at, now)
-        if not self.set_where(connection, is_current, {"replaced_by": successor.id, **end}):
-            if self._find_where(connection, own) is None:
-                return _NONE
+        is_active, is_current = or_(*self._active_stretches(now)), self._keys.replaced_by.is_(None)
+        end = {"replaced_by": successor.id, **self._end(ends_at, now)}
+        written = self.set_columns(connection, key_id, own, end, is_active, is_current)
+        if written.is_changed:
+            self._add(connection, successor, max_active, now)
+        elif written.record is not None:
             raise KeyNotActive
-        self._add(connection, successor, max_active, now)
-        return Written(self._find_where(connection, own), is_changed=True)
+        return written
 
     def check_written(self, connection: Connection, written: Written) -> None:
         """Verify that a write is still in the transaction, after code of the application ran in it.
@@ -296,10 +289,6 @@ class KeyOperations:
         # For the collation "ann" and "ann " are the same owner; their lengths differ.
         length = func.char_length(column)
         return or_(*(and_(column == text, length == len(text)) for text in texts))
-
-    def _find_where(self, connection: Connection, where: ColumnElement[bool]) -> ApiKey | None:
-        row = connection.execute(select(*self._keys).where(where)).one_or_none()
-        return None if row is None else read_record(row)
 
     def set_where(
         self, connection: Connection, where: ColumnElement[bool], values: Mapping[str, Any]
@@ -419,16 +408,22 @@ class KeyOperations:
             statement = statement.where(keys.labels.contains(f'"{query.label}"', autoescape=True))
         if query.after is not None:
             created_at, key_id = query.after
-            moment = to_microseconds(created_at)
-            place = tuple_(literal(moment), literal(key_id, keys.id.type))
-            statement = statement.where(tuple_(keys.created_at, keys.id) < place)
-            if self._is_mysql:
-                # These databases do not look up pairs in an index.
-                statement = statement.where(keys.created_at <= moment)
+            place = ((keys.created_at, to_microseconds(created_at)), (keys.id, key_id))
+            statement = statement.where(_before(*place))
         return statement.order_by(*order).limit(query.limit)
 
 
-_NONE: Final = Written(None, is_changed=False)
+def _before(*place: tuple[ColumnElement[Any], Any]) -> ColumnElement[bool]:
+    """The condition that a row comes before a place, which is a value for each column of an order.
+
+    Not by tuples, which MariaDB and MySQL do not look up in an index.
+    """
+    (column, value), *rest = place
+    before: ColumnElement[bool] = column < value
+    if rest:
+        # The first condition bounds the stretch of the index.
+        before = and_(column <= value, or_(before, _before(*rest)))
+    return before
 
 
 def _lease_name(lease: RecordedLease) -> str:

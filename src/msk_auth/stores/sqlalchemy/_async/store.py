@@ -143,20 +143,20 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
     ) -> ApiKey | None:
         """See :class:`~msk_auth.stores.KeyStore`."""
         keys = self._table.c
-        where = and_(
+        due = and_(
+            keys.id == key_id,
             keys.revoked_at.is_(None),
             keys.replaced_by.is_(None),
             or_(keys.announced_days.is_(None), keys.announced_days > days),
         )
-        return await self._set(change, key_id, where, {"announced_days": days})
+        return await self._set(change, key_id, due, {"announced_days": days})
 
     async def revoke(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
     ) -> ApiKey | None:
         """See :class:`~msk_auth.stores.KeyStore`."""
-        own = self._operations.is_own(key_id, owner_id)
-        where = and_(own, self._table.c.revoked_at.is_(None))
-        return await self._set(change, key_id, where, {"revoked_at": to_microseconds(at)}, own)
+        own, values = self._operations.is_own(key_id, owner_id), {"revoked_at": to_microseconds(at)}
+        return await self._set(change, key_id, own, values, self._table.c.revoked_at.is_(None))
 
     async def delete(
         self, key_id: str, *, owner_id: str, at: datetime, change: KeyChange | None = None
@@ -173,8 +173,8 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         """See :class:`~msk_auth.stores.KeyStore`."""
         own, moment = self._operations.is_own(key_id, owner_id), to_microseconds(at)
         expires_at = self._table.c.expires_at
-        where = and_(own, or_(expires_at.is_(None), expires_at > moment))
-        return await self._set(change, key_id, where, {"expires_at": moment}, own)
+        is_later = or_(expires_at.is_(None), expires_at > moment)
+        return await self._set(change, key_id, own, {"expires_at": moment}, is_later)
 
     async def rotate(
         self,
@@ -205,8 +205,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
     ) -> ApiKey | None:
         """See :class:`~msk_auth.stores.KeyStore`."""
         own, values = self._operations.is_own(key_id, owner_id), to_columns(fields)
-        where = and_(own, self._operations.differ(values))
-        return await self._set(change, key_id, where, values, own)
+        return await self._set(change, key_id, own, values, self._operations.differ(values))
 
     async def touch(self, last_used: Mapping[str, datetime]) -> None:
         """See :class:`~msk_auth.stores.KeyStore`."""
@@ -334,14 +333,13 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         self,
         change: KeyChange | None,
         key_id: str,
-        where: ColumnElement[bool],
+        of: ColumnElement[bool],
         values: Mapping[str, Any],
-        unchanged: ColumnElement[bool] | None = None,
+        *where: ColumnElement[bool],
     ) -> ApiKey | None:
-        """Set columns of a key that meets a condition; see `KeyOperations.set_columns`."""
+        """See `KeyOperations.set_columns`."""
         return await self._change(
-            change,
-            lambda on: self._operations.set_columns(on, key_id, where, values, unchanged),
+            change, lambda on: self._operations.set_columns(on, key_id, of, values, *where)
         )
 
     async def _change(self, change: KeyChange | None, work: Work[Written]) -> ApiKey | None:
