@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,8 @@ from msk_auth import (
     batching,
     local_principal,
 )
-from msk_auth.batching import MAX_BATCH, BatchedReader, _Queue
-from msk_auth.core.store import READ_SECONDS, WrongRecord
+from msk_auth.batching import MAX_BATCH, BatchedReader
+from msk_auth.core.store import WrongRecord
 from msk_auth.errors import StoreUnavailable
 from msk_auth.stores.memory import AsyncMemoryKeyStore
 
@@ -324,7 +323,6 @@ async def test_a_look_up_waits_no_longer_than_the_time_of_a_look_up(
     """In the queue, or for the read: the time counts from its arrival."""
     (first,) = await here.look_up("k1")
     monkeypatch.setattr(batching, "READ_SECONDS", 0.0)
-    monkeypatch.setattr(batching, "_TICK_SECONDS", 0.0)
     (queued,) = await here.look_up("k2")
     assert isinstance(queued.exception(), TimeoutError)
     monkeypatch.undo()
@@ -356,61 +354,6 @@ async def test_records_that_were_not_asked_for_answer_no_look_up() -> None:
     assert first == record("k1")
     assert [type(error) for error in wrong] == [WrongRecord, WrongRecord]
     assert all("Looking up records returned" in str(error) for error in wrong)
-
-
-class Timers:
-    """The timers of an event loop whose time moves only by `advance`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], object]]] = []
-        self.create_future = asyncio.get_running_loop().create_future
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, work: Callable[[], object]) -> object:
-        self.timers.append((self.now + delay, work))
-        return object()
-
-    def advance(self, to: float) -> None:
-        while due := [timer for timer in self.timers if timer[0] <= to]:
-            timer = min(due, key=lambda each: each[0])
-            self.timers.remove(timer)
-            self.now = timer[0]
-            timer[1]()
-        self.now = to
-
-
-async def test_look_ups_are_ended_one_after_the_other_and_then_nothing_ticks(
-    here: World,
-) -> None:
-    timers: Any = Timers()
-    queue = _Queue(timers, here.database.find_many)
-    queue.begin()
-    first, second = (asyncio.ensure_future(queue.join("k1")) for _ in range(2))
-    await settle()
-    timers.advance(READ_SECONDS - 1)
-    third = asyncio.ensure_future(queue.join("k2"))
-    await settle()
-
-    async def ended(at: float) -> list[bool]:
-        timers.advance(at)
-        await settle()
-        return [task.done() for task in (first, second, third)]
-
-    assert await ended(READ_SECONDS - 0.01) == [False, False, False]
-    assert await ended(READ_SECONDS) == [True, True, False]
-    assert await ended(2 * READ_SECONDS - 1) == [True, True, True]
-    assert {type(task.exception()) for task in (first, second, third)} == {TimeoutError}
-    # The timer for reads that stall remains.
-    assert [at for at, _ in timers.timers] == [math.inf]
-
-    fourth = asyncio.ensure_future(queue.join("k3"))
-    await settle()
-    timers.advance(4 * READ_SECONDS)
-    await settle()
-    assert isinstance(fourth.exception(), TimeoutError)
 
 
 async def test_a_store_that_never_answers_leaves_no_reads_behind(

@@ -16,10 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from .core.store import READ_SECONDS, WrongRecord
 
@@ -35,14 +34,14 @@ class Record(Protocol):
 
 RecordT = TypeVar("RecordT", bound=Record)
 
+_LookUps: TypeAlias = "dict[asyncio.Future[RecordT | None], str]"
+"""The id that each look-up waits for."""
+
 MAX_BATCH: Final = 256
 """The maximum number of records in a round trip."""
 
 STALL_SECONDS: Final = 0.25
 """How long look-ups wait for the running read before the next read begins beside it."""
-
-# How often overdue look-ups are ended. A timer for each look-up would cost a fifth of the look-up.
-_TICK_SECONDS: Final = 0.25
 
 
 class BatchedReader(Generic[RecordT]):
@@ -108,10 +107,9 @@ class _Queue(Generic[RecordT]):
         self.loop = loop
         self.turn: object | None = None
         self._find_many = find_many
-        self._waiting: dict[str, list[asyncio.Future[RecordT | None]]] = {}
+        # The ids in the order of their arrival. A future for each look-up, so that cancelling one affects no other.
+        self._waiting: _LookUps[RecordT] = {}
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._due: deque[tuple[float, asyncio.Future[RecordT | None]]] = deque()
-        self._tick: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self) -> object:
@@ -126,26 +124,20 @@ class _Queue(Generic[RecordT]):
 
     async def join(self, record_id: str) -> RecordT | None:
         """Wait for a read that has not begun."""
-        # A future for each look-up, so that cancelling one affects no other.
         waiter: asyncio.Future[RecordT | None] = self.loop.create_future()
-        self._waiting.setdefault(record_id, []).append(waiter)
+        self._waiting[waiter] = record_id
         if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(STALL_SECONDS, self._begin_next)
-        self._due.append((self.loop.time() + READ_SECONDS, waiter))
-        if self._tick is None:
-            self._tick = self.loop.call_later(_TICK_SECONDS, self._expire)
-        return await waiter
-
-    def _expire(self) -> None:
-        """End the overdue look-ups."""
-        now = self.loop.time()
-        while self._due and (self._due[0][1].done() or self._due[0][0] <= now):
-            _time_out(self._due.popleft()[1])
-        self._tick = self.loop.call_later(_TICK_SECONDS, self._expire) if self._due else None
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                return await waiter
+        finally:
+            self._waiting.pop(waiter, None)
 
     def _begin_next(self) -> None:
         """Begin the next read, because the previous read has ended or stalls."""
         self.turn = None
+        self._be_patient()
         if self._waiting:
             # In a new context: this task must not see the context variables of the request that ends here.
             task = self.loop.create_task(
@@ -153,12 +145,13 @@ class _Queue(Generic[RecordT]):
             )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        else:
-            self._be_patient()
 
     async def _read_on(self, turn: object) -> None:
         try:
-            while turn is self.turn and (batch := self._take()):
+            while turn is self.turn and self._waiting:
+                batch = dict(islice(self._waiting.items(), MAX_BATCH))
+                for waiter in batch:
+                    del self._waiting[waiter]
                 self._be_patient()
                 await self._read(batch)
         except asyncio.CancelledError:
@@ -167,9 +160,7 @@ class _Queue(Generic[RecordT]):
             self._waiting = {}
             raise
         finally:
-            if turn is self.turn:
-                self.turn = None
-                self._be_patient()
+            self.end(turn)
 
     def _be_patient(self) -> None:
         """Restart the time limit for a stalled read, for a beginning read or for none."""
@@ -179,46 +170,28 @@ class _Queue(Generic[RecordT]):
         if self._waiting:
             self._stall_timer = self.loop.call_later(STALL_SECONDS, self._begin_next)
 
-    def _take(self) -> dict[str, list[asyncio.Future[RecordT | None]]]:
-        """The waiting look-ups, up to the limit."""
-        batch = dict(islice(self._waiting.items(), MAX_BATCH))
-        for record_id in batch:
-            del self._waiting[record_id]
-        wanted = {
-            record_id: waiters
-            for record_id, waiters in batch.items()
-            if not all(waiter.done() for waiter in waiters)
-        }
-        return wanted or (self._take() if self._waiting else {})
-
-    async def _read(self, batch: dict[str, list[asyncio.Future[RecordT | None]]]) -> None:
+    async def _read(self, batch: _LookUps[RecordT]) -> None:
+        wanted = dict.fromkeys(batch.values())
         try:
             # The stores of the library keep this limit themselves.
             async with asyncio.timeout(READ_SECONDS):
-                found = {record.id: record for record in await self._find_many(tuple(batch))}
+                found = {record.id: record for record in await self._find_many(tuple(wanted))}
         except Exception as error:  # noqa: BLE001 - it is raised in each look-up of the batch
             _settle(batch, error)
             return
         except BaseException:
             _settle(batch, ConnectionAbortedError("the event loop has ended"))
             raise
-        if not found.keys() <= batch.keys():
+        if not found.keys() <= wanted.keys():
             # The result of another statement. A missing record may exist.
             _settle(batch, WrongRecord("records"))
             return
-        for record_id, waiters in batch.items():
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(found.get(record_id))
-
-
-def _time_out(waiter: asyncio.Future[RecordT | None]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError("the store did not answer in time"))
-
-
-def _settle(batch: dict[str, list[asyncio.Future[RecordT | None]]], error: Exception) -> None:
-    for waiters in batch.values():
-        for waiter in waiters:
+        for waiter, record_id in batch.items():
             if not waiter.done():
-                waiter.set_exception(error)
+                waiter.set_result(found.get(record_id))
+
+
+def _settle(batch: _LookUps[RecordT], error: Exception) -> None:
+    for waiter in batch:
+        if not waiter.done():
+            waiter.set_exception(error)
