@@ -13,8 +13,6 @@ file can forge logins, so the service refuses a file that other users than its o
     }
 """
 
-import base64
-import binascii
 import hmac
 import json
 import os
@@ -25,13 +23,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from msk_auth import PepperRing, SigningKey
 from msk_auth.errors import ConfigurationError
-from msk_auth.tokens import AlgorithmName
 from task_service.parameter_keys import ParameterKeys
 
 FILE_NAME: Final = "secrets.json"
@@ -133,52 +130,40 @@ def _read(path: Path) -> "_Content":
         raise ConfigurationError(f"Its content is invalid at: {where}. Correct it there.") from None
 
 
-def _encoded(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise ValueError("not base64url") from None
-
-
-def _is_base64url(text: str) -> str:
-    _decoded(text)
-    return text
-
-
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        # pydantic's base64 is base64url.
+        val_json_bytes="base64",
+        ser_json_bytes="base64",
+    )
 
 
 class _Peppers(_Part):
     current: str
-    values: Mapping[str, Annotated[str, AfterValidator(_is_base64url), Field(repr=False)]]
+    values: Mapping[str, bytes] = Field(repr=False)
 
 
-class _TokenKey(_Part):
+class _SharedKey(_Part):
     kid: str
-    algorithm: AlgorithmName
-    key: Annotated[str, Field(repr=False)]
+    algorithm: Literal["HS256"]
+    key: bytes = Field(repr=False)
 
-    def to_signing_key(self) -> SigningKey:
-        if self.algorithm == "HS256":
-            try:
-                secret = _decoded(self.key)
-            except ValueError:
-                raise ConfigurationError(
-                    f"The key {self.kid!r} is not base64url, as a secret for HS256 must be."
-                ) from None
-        else:
-            secret = self.key.encode()
-        return SigningKey(self.kid, self.algorithm, secret)
+
+class _PrivateKey(_Part):
+    kid: str
+    algorithm: Literal["ES256", "Ed25519", "RS256"]
+    key: str = Field(repr=False)
 
 
 class _Content(_Part):
     peppers: _Peppers
-    token_keys: list[_TokenKey] = Field(min_length=1)
+    token_keys: list[Annotated[_SharedKey | _PrivateKey, Field(discriminator="algorithm")]] = Field(
+        min_length=1
+    )
 
     @classmethod
     def fresh(cls, now: datetime) -> "_Content":
@@ -188,16 +173,21 @@ class _Content(_Part):
         pepper = new_id()
         key = SigningKey.generate(new_id(), "HS256")
         return cls(
-            peppers=_Peppers(current=pepper, values={pepper: _encoded(secrets.token_bytes(32))}),
-            token_keys=[
-                _TokenKey(kid=key.kid, algorithm=key.algorithm, key=_encoded(key.export()))
-            ],
+            peppers=_Peppers(current=pepper, values={pepper: secrets.token_bytes(32)}),
+            token_keys=[_SharedKey(kid=key.kid, algorithm="HS256", key=key.export())],
         )
 
     def to_secrets(self) -> Secrets:
         """Raises ConfigurationError like the ring of peppers and the keys."""
-        token_keys = tuple(key.to_signing_key() for key in self.token_keys)
-        peppers = {name: _decoded(value) for name, value in self.peppers.values.items()}
+        peppers = self.peppers.values
+        token_keys = tuple(
+            SigningKey(
+                each.kid,
+                each.algorithm,
+                each.key if isinstance(each, _SharedKey) else each.key.encode(),
+            )
+            for each in self.token_keys
+        )
         return Secrets(
             peppers=PepperRing(peppers, current=self.peppers.current),
             token_keys=token_keys,
