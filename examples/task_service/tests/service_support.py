@@ -30,6 +30,7 @@ import httpx2
 import pytest
 from argon2.profiles import CHEAPEST
 from examples.task_service.tests import sqlite_connections
+from examples.task_service.tests.waiting import eventually
 from fastapi import FastAPI
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -427,33 +428,17 @@ async def on_a_port(service: Service, listener: socket.socket | None = None) -> 
         service: The service.
         listener: Where to listen, for a service whose settings have its address; by default on a free port.
     """
-    started = asyncio.Event()
-
-    async def notify() -> None:
-        started.set()
-
-    async def without_lifespan(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "lifespan":
-            await service.app(scope, receive, send)
-            return
-        while True:
-            kind = (await receive())["type"]
-            await send({"type": f"{kind}.complete"})
-            if kind == "lifespan.shutdown":
-                return
-
     at_once = mock.patch.object(server_module, "_REQUEST_IN_TRANSIT_SECONDS", 0.0)
     listener = bind("127.0.0.1", 0) if listener is None else listener
     with listener, at_once:
         server = Server(
-            without_lifespan,
+            service.app,
             host="127.0.0.1",
             grace_seconds=5,
-            on_started=notify,
             on_stopping=service.services.stopping.set,
         )
         serving = asyncio.create_task(server._serve([listener]))
-        await started.wait()
+        await eventually(lambda: server.started)
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:

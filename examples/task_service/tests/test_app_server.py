@@ -28,12 +28,6 @@ class App:
     began: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            while True:
-                kind = (await receive())["type"]
-                await send({"type": f"{kind}.complete"})
-                if kind == "lifespan.shutdown":
-                    return
         if scope["path"] == "/slow":
             self.began.set()
             await self.finish.wait()
@@ -52,22 +46,17 @@ class Running:
 
 @asynccontextmanager
 async def running(listener: socket.socket | None = None) -> AsyncIterator[Running]:
-    app, stopping, started = App(), [], asyncio.Event()
-
-    async def notify() -> None:
-        started.set()
-
+    app, stopping = App(), []
     listener = bind("127.0.0.1", 0) if listener is None else listener
     server = Server(
         app,
         host="127.0.0.1",
         grace_seconds=60,
-        on_started=notify,
         on_stopping=lambda: stopping.append("now"),
     )
     port = listener.getsockname()[1]
     task = asyncio.create_task(server.serve(sockets=[listener]))
-    await started.wait()
+    await eventually(lambda: server.started)
     try:
         yield Running(app, server, port, stopping)
     finally:

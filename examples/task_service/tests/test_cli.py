@@ -75,14 +75,8 @@ def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:
 def greeting(data: Path, **settings: str) -> str:
     """What `task-service serve` prints once it serves; in this process, and without its server."""
 
-    async def begin(server: Server, sockets: object) -> None:
-        app = server.config.app
-        async with app.router.lifespan_context(app):
-            await server._on_started()
-
     with (
-        mock.patch.object(Server, "serve", begin),
-        mock.patch("task_service.cli.signal.signal"),
+        mock.patch.object(Server, "serve"),
         mock.patch("task_service.cli.keep_what_exists") as kept,
     ):
         done = run(data, "serve", PORT="0", **settings)

@@ -237,10 +237,11 @@ def _add_middleware(app: FastAPI, it: Services, routers: Sequence[APIRouter]) ->
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     services: Services = app.state.services
-    await migrate(services.db)
-    await services.join_deployment()
     stop = asyncio.Event()
     async with AsyncExitStack() as open_while_serving:
+        open_while_serving.push_async_callback(services.close)
+        await migrate(services.db)
+        await services.join_deployment()
         await open_while_serving.enter_async_context(services.sessions)
         await open_while_serving.enter_async_context(services.key_activity)
         if services.oidc is not None:
@@ -257,4 +258,3 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
             stop.set()
             await background.end(*tasks, grace=1.0)
             await working
-    await services.close()

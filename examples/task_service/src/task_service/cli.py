@@ -102,14 +102,14 @@ def serve() -> None:
     return_large_blocks()
     hide_memory()
     settings = load_settings()
+    # uvicorn raises a signal again after it has stopped.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
     with bind(settings.host, settings.port) as listener:
         settings = _with_port(settings, listener)
         configure_logging(settings.log_format, settings.log_level)
-        try:
-            with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-                runner.run(_serve(settings, listener))
-        except KeyboardInterrupt:
-            _leave()
+        with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            runner.run(_serve(settings, listener))
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
@@ -119,19 +119,15 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         app,
         host=settings.host,
         grace_seconds=_REQUEST_GRACE_SECONDS,
-        on_started=lambda: _start(services),
         on_stopping=services.stopping.set,
     )
-    # The lifespan migrates too; here an error of the database is one line of output.
-    try:
-        await migrate_database(services.db)
-        await services.agree_on_secrets()
-    except MskAuthError:
-        await services.close()
-        raise
-    # After uvicorn has stopped, it raises the signal again.
-    signal.signal(signal.SIGTERM, _leave)
-    await server.serve(sockets=[listener])
+    # Not by uvicorn, so that an error of the start is one line of output.
+    async with app.router.lifespan_context(app):
+        await _greet(services)
+        keep_what_exists()
+        # Clients that connect from now on wait for the server.
+        _notify_systemd()
+        await server.serve(sockets=[listener])
 
 
 @main.command()
@@ -331,12 +327,6 @@ async def _migrate(
         click.echo(
             "After the last process of an older version has stopped, run: task-service migrate --finish"
         )
-
-
-async def _start(services: Services) -> None:
-    await _greet(services)
-    keep_what_exists()
-    _notify_systemd()
 
 
 def _notify_systemd() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -61,13 +61,12 @@ def is_loopback(host: str) -> bool:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, with callbacks when it has started and when it begins to stop.
+    """uvicorn's server, with a callback when it begins to stop.
 
     Args:
-        app: The ASGI application.
+        app: The ASGI application, whose lifespan the caller has started.
         host: The bound address, for uvicorn's own messages.
         grace_seconds: The time for accepted requests to finish after a signal to stop.
-        on_started: Awaited after the service begins to accept requests.
         on_stopping: Called once, on the event loop, before the server waits for its connections; ends endless streams.
     """
 
@@ -77,7 +76,6 @@ class Server(uvicorn.Server):
         *,
         host: str,
         grace_seconds: int,
-        on_started: Callable[[], Awaitable[None]],
         on_stopping: Callable[[], None],
     ) -> None:
         super().__init__(
@@ -85,7 +83,7 @@ class Server(uvicorn.Server):
                 app,
                 host=host,
                 ws="none",
-                lifespan="on",
+                lifespan="off",
                 log_config=None,
                 access_log=False,
                 # The middleware decides which proxies to trust.
@@ -94,14 +92,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=grace_seconds,
             )
         )
-        self._on_started = on_started
         self._on_stopping = on_stopping
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, accept connections, and call `on_started`."""
-        await super().startup(sockets)
-        if self.started:
-            await self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections, answer the requests in transit, then stop like uvicorn."""
