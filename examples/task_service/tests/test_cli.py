@@ -26,9 +26,9 @@ from prometheus_client import CollectorRegistry
 from tests.databases import postgres_database
 
 from msk_auth.errors import ConfigurationError
-from task_service.cli import _serve_metrics, main
+from task_service.cli import main
+from task_service.observability import serve_worker_metrics
 from task_service.server import Server
-from task_service.settings import Settings
 from task_service.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -471,6 +471,5 @@ def test_migrating_again_changes_nothing_and_its_options_are_accepted(tmp_path: 
 def test_a_worker_whose_metrics_have_no_port_says_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        settings = Settings(worker_metrics_port=port)
         with pytest.raises(ConfigurationError, match="TASK_SERVICE_WORKER_METRICS_PORT"):
-            _serve_metrics(settings, CollectorRegistry())
+            serve_worker_metrics(CollectorRegistry(), "127.0.0.1", port)

@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Scope
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from msk_auth import Clock
 from msk_auth.errors import InputInvalid, NotFound, Problem
@@ -48,7 +47,7 @@ from .provider_login import PENDING_SECONDS
 from .server import is_loopback
 from .services import Services
 from .settings import Settings, load_settings
-from .trusted_proxies import UntrustedProxies, trusted_hosts
+from .trusted_proxies import TrustedProxies
 from .validation import in_plain_words
 from .web.pages import Pages, wants_page
 
@@ -222,16 +221,13 @@ def _add_middleware(app: FastAPI, it: Services, routers: Sequence[APIRouter]) ->
         RequestLog,
         clock=it.clock,
         metrics=it.metrics,
-        untrusted_proxies=UntrustedProxies(),
         route_of=route_of,
         answer=_answer,
         key_activity=it.key_activity,
         tracing=it.tracing,
     )
     app.add_middleware(SecurityHeaders, https=base_url.startswith("https://"))
-    app.add_middleware(
-        ProxyHeadersMiddleware, trusted_hosts=trusted_hosts(it.settings.trusted_proxies)
-    )
+    app.add_middleware(TrustedProxies, networks=it.settings.trusted_proxies)
 
 
 @asynccontextmanager

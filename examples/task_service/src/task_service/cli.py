@@ -355,19 +355,6 @@ async def _greet(services: Services) -> None:
     click.echo(f"  Its data is in          {services.settings.data_dir}\n")
 
 
-def _serve_metrics(settings: Settings, registry: CollectorRegistry) -> None:
-    """Serve the metrics of a worker until its process ends, if its settings name a port."""
-    if (port := settings.worker_metrics_port) == 0:
-        return
-    try:
-        serve_worker_metrics(registry, settings.host, port)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot serve the worker's metrics on port {port} of {settings.host}: {error.strerror}. Set"
-            " TASK_SERVICE_WORKER_METRICS_PORT to another port."
-        ) from error
-
-
 async def _work(settings: Settings, grace: timedelta) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -388,7 +375,8 @@ async def _work(settings: Settings, grace: timedelta) -> None:
         log = logging.getLogger(__name__)
         log.info("keys for the secrets of tasks: %s", keys)
         log.info("executing runs as %s", worker.runner.worker_id)
-        _serve_metrics(settings, registry)
+        if port := settings.worker_metrics_port:
+            serve_worker_metrics(registry, settings.host, port)
         _notify_systemd()
         await worker.execute_runs(stop, grace)
     finally:

@@ -31,7 +31,7 @@ MINIMUM_BYTES: Final = 1024
 _LEVEL: Final = 6
 
 
-class Compression:
+class Compression(GZipMiddleware):
     """Compresses the answers of the paths in :data:`COMPRESSED` if the client accepts gzip.
 
     Args:
@@ -39,16 +39,13 @@ class Compression:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._compressing = GZipMiddleware(app, minimum_size=MINIMUM_BYTES, compresslevel=_LEVEL)
+        super().__init__(app, minimum_size=MINIMUM_BYTES, compresslevel=_LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if (
+        is_listed = (
             scope["type"] == "http"
             and scope["method"] == "GET"
             and COMPRESSED.fullmatch(scope["path"])
-        ):
-            await self._compressing(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        )
+        await (super().__call__ if is_listed else self.app)(scope, receive, send)

@@ -2,7 +2,7 @@
 
 From the outside in:
 
-1. uvicorn's `ProxyHeadersMiddleware`: the client's address, as trusted proxies report it.
+1. :class:`~task_service.trusted_proxies.TrustedProxies`: the client's address, as trusted proxies report it.
 2. :class:`SecurityHeaders` on every response.
 3. :class:`RequestLog`: request id, log line, metrics, and the response to uncaught errors.
 4. :class:`HeadAsGet`: HEAD is routed like GET, so every guard of GET applies.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,9 +34,9 @@ from msk_auth.errors import Problem
 from .accounts.key_activity import KeyActivity
 from .errors import BodyTooLarge, InternalError, LengthRequired
 from .ids import new_id
-from .observability import Metrics, known_method, log_request
+from .observability import ACCESS_LOGGER, Metrics, known_method
 from .request_record import RequestRecord, current_request, printable, traceparent_of
-from .trusted_proxies import UntrustedProxies, client_address
+from .trusted_proxies import client_address
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -50,12 +50,12 @@ MAX_BODY_BYTES: Final = 1_048_576
 """The largest request body that is read."""
 
 _log = logging.getLogger(__name__)
+_access_log = logging.getLogger(ACCESS_LOGGER)
 
 _CLIENT_CLOSED_REQUEST: Final = (
     499  # nginx's code for a client that disconnected before the response
 )
-# Frequent requests of monitors have no span.
-# What monitors ask several times a minute.
+# Monitors ask these several times a minute: such a request has no span, and an expected answer has a line of level DEBUG.
 _MONITORED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
@@ -69,30 +69,26 @@ class SecurityHeaders:
 
     def __init__(self, app: ASGIApp, *, https: bool) -> None:
         self._app = app
-        self._always = [
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
-            (b"cross-origin-resource-policy", b"same-origin"),
-            (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-        ]
+        self._defaults = {
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+            "cross-origin-resource-policy": "same-origin",
+            "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+        }
         if https:
-            self._always.append((b"strict-transport-security", b"max-age=31536000"))
+            self._defaults["strict-transport-security"] = "max-age=31536000"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        defaults = list(self._always)
-        if scope["path"].startswith("/api"):
-            defaults.append((b"cache-control", b"no-store"))
+        is_api = scope["type"] == "http" and scope["path"].startswith("/api")
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = list(message.get("headers", ()))
-                present = {name.lower() for name, _ in headers}
-                headers += [header for header in defaults if header[0] not in present]
-                message = {**message, "headers": headers}
+                headers = MutableHeaders(scope=message)
+                for name, value in self._defaults.items():
+                    headers.setdefault(name, value)
+                if is_api:
+                    headers.setdefault("cache-control", "no-store")
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -106,7 +102,6 @@ class RequestLog:
         app: The application inside.
         clock: Measures the time of a response.
         metrics: Counts responses.
-        untrusted_proxies: Logs clients whose `X-Forwarded-For` was ignored.
         route_of: The path template of a routed request, from its scope.
         answer: Renders a problem.
         key_activity: Counts requests of keys.
@@ -116,7 +111,6 @@ class RequestLog:
     app: ASGIApp
     clock: Clock
     metrics: Metrics
-    untrusted_proxies: UntrustedProxies
     route_of: Callable[[Scope], str | None]
     answer: Answer
     key_activity: KeyActivity
@@ -135,19 +129,19 @@ class RequestLog:
             printable(Headers(scope=scope).get("user-agent")),
             traceparent=traceparent_of(scope["headers"]),
         )
+        method = known_method(scope["method"])
         span = None
         if self.tracing is not None and scope["path"] not in _MONITORED:
-            span = self.tracing.begin_request(record, known_method(scope["method"]))
+            span = self.tracing.begin_request(record, method)
         token = current_request.set(record)
         began = self.clock.monotonic()
-        self.metrics.request_began()
         sent = _Sent(send, record.id)
         try:
-            await self._call(scope, receive, sent)
+            with self.metrics.in_flight.track_inprogress():
+                await self._call(scope, receive, sent)
         finally:
             current_request.reset(token)
-            self._report(scope, record, sent, self.clock.monotonic() - began, span)
-        self.untrusted_proxies.notice(scope)
+            self._report(scope, method, record, sent, self.clock.monotonic() - began, span)
 
     async def _call(self, scope: Scope, receive: Receive, sent: _Sent) -> None:
         try:
@@ -168,11 +162,16 @@ class RequestLog:
         await response(scope, receive, sent)
 
     def _report(
-        self, scope: Scope, record: RequestRecord, sent: _Sent, seconds: float, span: Span | None
+        self,
+        scope: Scope,
+        method: str,
+        record: RequestRecord,
+        sent: _Sent,
+        seconds: float,
+        span: Span | None,
     ) -> None:
         route = self.route_of(scope) or "unmatched"
         status = _CLIENT_CLOSED_REQUEST if sent.status is None else sent.status
-        method = known_method(scope["method"])
         self.metrics.answered(method, route, status, None if sent.is_stream else seconds)
         principal = record.principal
         key_id = record.refused_key_id if principal is None else principal.key_id
@@ -187,7 +186,8 @@ class RequestLog:
             "user_id": None if principal is None else principal.owner.id,
             "key_id": None if principal is None else principal.key_id,
         }
-        log_request(fields, routine=scope["path"] in _MONITORED and status < HTTPStatus.BAD_REQUEST)
+        is_routine = scope["path"] in _MONITORED and status < HTTPStatus.BAD_REQUEST
+        _access_log.log(logging.DEBUG if is_routine else logging.INFO, "answered", extra=fields)
         if key_id is not None:
             self.key_activity.count(
                 key_id,
@@ -234,25 +234,20 @@ class HeadAsGet:
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
-        answered = asyncio.Event()
+        is_answered = asyncio.Event()
 
         async def receive_until_answered() -> Message:
-            # An endless stream ends when its client disconnects, so report a disconnect after the head.
-            if answered.is_set():
-                return {"type": "http.disconnect"}
-            return await receive()
+            # An endless stream ends when its client disconnects.
+            return {"type": "http.disconnect"} if is_answered.is_set() else await receive()
 
         async def send_head(message: Message) -> None:
             if message["type"] == "http.response.start":
                 await send(message)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-                answered.set()
+                is_answered.set()
 
         scope["method"] = "GET"
-        try:
-            await self._app(scope, receive_until_answered, send_head)
-        finally:
-            scope["method"] = "HEAD"
+        await self._app(scope, receive_until_answered, send_head)
 
 
 class BodyLimit:

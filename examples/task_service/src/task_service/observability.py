@@ -1,23 +1,18 @@
 """Log lines on stderr, and metrics for Prometheus.
 
-All code logs through the standard library; structlog only formats the lines. Two filters remove secrets that a dependency
-or a traceback might log: the library's filter on the handler, and a processor over every value.
+All code logs through the standard library; structlog only formats the lines. The formatter removes secrets that a dependency
+or a traceback might log from each finished line.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from importlib.metadata import version
-from pathlib import Path
 from platform import python_version
-from shutil import disk_usage
-from threading import Thread
 from typing import Any, Final, Literal, cast
-from wsgiref.simple_server import WSGIServer
 
 import structlog
 from prometheus_client import (
@@ -32,7 +27,8 @@ from prometheus_client import (
     start_http_server,
 )
 
-from msk_auth.redaction import RedactingFilter, redact
+from msk_auth.errors import ConfigurationError
+from msk_auth.redaction import redact
 
 from .request_record import current_request
 
@@ -42,21 +38,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 LogFormat = Literal["console", "json"]
 
 ACCESS_LOGGER: Final = "task_service.access"
-"""The logger of each request's line. The line has only fields of the service: ids, a route's template, a parsed address. So
-it is not searched for secrets."""
+"""The logger of each request's line."""
 
-_ACCESS_FIELDS: Final = (
-    "request_id",
-    "trace_id",
-    "method",
-    "route",
-    "status",
-    "milliseconds",
-    "address",
-    "user_id",
-    "key_id",
-)
-_access_log: Final = logging.getLogger(ACCESS_LOGGER)
 # RFC 9110's methods and PATCH. Others share one label, since clients could invent any number of methods.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Seconds. Most answers take less than the 5 ms at which Prometheus' own buckets begin.
@@ -102,21 +85,25 @@ class RunMetrics:
         self._duration.observe(seconds)
 
 
-def serve_worker_metrics(
-    registry: CollectorRegistry, host: str, port: int
-) -> tuple[WSGIServer, Thread]:
-    """Serve only the metrics of a process, in a thread, until the server is shut down.
+def serve_worker_metrics(registry: CollectorRegistry, host: str, port: int) -> None:
+    """Serve only the metrics of a process, in a thread, until its end.
 
     Args:
         registry: The metrics.
         host: The address to listen on.
-        port: The port; 0 means any free port.
+        port: The port.
 
     Raises:
-        OSError: The port is in use.
+        ConfigurationError: The port is in use.
     """
     add_process_metrics(registry)
-    return start_http_server(port, host, registry)
+    try:
+        start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot serve the worker's metrics on port {port} of {host}: {error.strerror}. Set"
+            " TASK_SERVICE_WORKER_METRICS_PORT to another port."
+        ) from error
 
 
 def add_process_metrics(registry: CollectorRegistry) -> None:
@@ -130,14 +117,6 @@ def add_process_metrics(registry: CollectorRegistry) -> None:
     ProcessCollector(registry=registry)
 
 
-def free_bytes(folder: Path) -> int:
-    """The free space of the folder's file system; 0 if the folder is gone, which raises the alert of a full disk."""
-    try:
-        return disk_usage(folder).free
-    except OSError:
-        return 0
-
-
 class Metrics:
     """The service's metrics, in their own registry. No label names a person, a key or an address.
 
@@ -145,6 +124,7 @@ class Metrics:
         audit_left_out: Counts audit entries that are only in the process's log.
         connections: The used connections of this process's pool.
         data_folder_free: The free space of the data folder's file system.
+        in_flight: Counts requests that are being answered.
         refusals: Counts refused requests, by the code of the refusal.
         runs: The metrics of the runs that this process executes.
     """
@@ -166,7 +146,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._in_flight = Gauge(
+        self.in_flight = Gauge(
             "task_service_requests_in_flight",
             "Requests that are being answered, streams included.",
             registry=registry,
@@ -201,12 +181,8 @@ class Metrics:
         self.runs = RunMetrics(registry)
         add_process_metrics(registry)
 
-    def request_began(self) -> None:
-        """Count a request that is being answered, until :meth:`answered`."""
-        self._in_flight.inc()
-
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
-        """Count the answer to a request that began.
+        """Count the answer to a request.
 
         Args:
             method: From :func:`known_method`.
@@ -214,7 +190,6 @@ class Metrics:
             status: The response's status.
             seconds: The response's time; None for a stream.
         """
-        self._in_flight.dec()
         self._requests.labels(method, route, status).inc()
         if seconds is not None:
             self._seconds.labels(method, route).observe(seconds)
@@ -235,40 +210,9 @@ def known_method(method: str) -> str:
     return method if method in _METHODS else "other"
 
 
-def log_request(fields: Mapping[str, str | float | None], *, routine: bool) -> None:
-    """Write the line of a request.
-
-    Args:
-        fields: The fields of the line.
-        routine: True for a monitor's expected answer, several times a minute: its line has the level DEBUG.
-    """
-    _access_log.log(logging.DEBUG if routine else logging.INFO, "answered", extra=dict(fields))
-
-
-class _JsonFormatter(structlog.stdlib.ProcessorFormatter):
-    """Writes each request's line directly, in a twentieth of the time of structlog's processors."""
-
+class _RedactingFormatter(structlog.stdlib.ProcessorFormatter):
     def format(self, record: logging.LogRecord) -> str:
-        if record.name != ACCESS_LOGGER:
-            return super().format(record)
-        line = {name: getattr(record, name, None) for name in _ACCESS_FIELDS}
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
-        return json.dumps(
-            {
-                **line,
-                "event": "answered",
-                "level": record.levelname.lower(),
-                "logger": ACCESS_LOGGER,
-                "timestamp": at.replace("+00:00", "Z"),
-            }
-        )
-
-
-class _Redaction(RedactingFilter):
-    """Leaves the line of each request as it is: see :data:`ACCESS_LOGGER`."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return True if record.name == ACCESS_LOGGER else super().filter(record)
+        return redact(super().format(record))
 
 
 def configure_logging(log_format: LogFormat, level: str) -> None:
@@ -282,35 +226,33 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
     )
     renderer = console if log_format == "console" else structlog.processors.JSONRenderer()
-    make = structlog.stdlib.ProcessorFormatter if log_format == "console" else _JsonFormatter
-    formatter = make(
+    formatter = _RedactingFormatter(
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
             structlog.stdlib.ExtraAdder(),
-            _with_request_id,
-            _without_color_message,
+            _with_ids_of_request,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
         ],
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
-            redact_values,
             renderer,
         ],
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
-    handler.addFilter(_Redaction())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
+    # A log call that cannot be formatted would be printed with its arguments.
+    logging.raiseExceptions = False
     # authlib logs the proof keys of logins.
     for chatty in ("aiosqlite", "alembic", "authlib", "httpx2", "httpcore2", "procrastinate"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def _with_request_id(
+def _with_ids_of_request(
     _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     # The client's X-Request-Id leads to the error.
@@ -319,22 +261,9 @@ def _with_request_id(
         event_dict.setdefault("request_id", request.id)
         if request.traceparent is not None:
             event_dict.setdefault("trace_id", request.trace_id)
-    return event_dict
-
-
-def _without_color_message(
-    _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
-) -> MutableMapping[str, Any]:
     # uvicorn adds a copy of each message in colours.
     event_dict.pop("color_message", None)
     return event_dict
-
-
-def redact_values(
-    _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
-) -> MutableMapping[str, Any]:
-    """A structlog processor that redacts keys and tokens in every text of an event."""
-    return {name: redacted(value) for name, value in event_dict.items()}
 
 
 def redacted(value: Any) -> Any:
