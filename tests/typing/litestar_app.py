@@ -35,9 +35,9 @@ auth = LitestarAuth(
     exclude_opt_key="exclude_from_auth",
 )
 assert_type(auth, LitestarAuth[User])
-assert_type(auth.require("tasks:read"), Guard[User])
-assert_type(auth.require_interactive(), Guard[User])
-assert_type(auth.require_key("hooks"), Guard[User])
+assert_type(auth.require("tasks:read"), Guard)
+assert_type(auth.require_interactive(), Guard)
+assert_type(auth.require_key("hooks"), Guard)
 assert_type(auth.key_routes(path="/api/keys", operations=["list_keys"]), Router)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from datetime import timedelta
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from msk_auth.authenticator import BaseAuthenticator
 from msk_auth.core.errors import ConfigurationError
+from msk_auth.core.model import Login
 from msk_auth.core.policy import (
     Policy,
     require,
@@ -28,7 +29,14 @@ GuardT = TypeVar("GuardT")
 """The framework's guard of a route: a decorator, a dependency, or an object of its own."""
 
 
-class Adapter(ABC, Generic[GivenT, GuardT]):
+ConnectionT = TypeVar("ConnectionT")
+"""The framework's object for a request or a websocket."""
+
+LoginOf: TypeAlias = Callable[[ConnectionT], Login | Awaitable[Login | None] | None]
+"""Finds a login in a request, such as in its session, or returns None."""
+
+
+class Adapter(ABC, Generic[GivenT, GuardT, ConnectionT]):
     """The guards of a framework, with an authenticator.
 
     The guards may exist before the authenticator. Then each application has a copy of the adapter with its own
@@ -39,7 +47,7 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
         logins: The application's functions that find a login in a request without a bearer credential.
         own_csrf_protection: True accepts such a login for an unsafe method from any origin.
         header: The name of a header for a key in place of `Authorization`, or None.
-        find_session: The application's function that finds the session of a request; its arguments are the framework's.
+        session: The application's function that finds the session of a request.
 
     Raises:
         ConfigurationError: The authenticator reads no users in a session.
@@ -47,14 +55,14 @@ class Adapter(ABC, Generic[GivenT, GuardT]):
 
     def __init__(
         self,
-        authenticator: GivenT | None,
+        authenticator: GivenT | None = None,
         *,
-        logins: Sequence[Callable[[Any], object]],
-        own_csrf_protection: bool,
-        header: str | None,
-        find_session: Callable[..., object] | None = None,
+        logins: Sequence[LoginOf[ConnectionT]] = (),
+        own_csrf_protection: bool = False,
+        header: str | None = None,
+        session: Callable[[ConnectionT], object] | None = None,
     ) -> None:
-        self._find_session = find_session
+        self._find_session = session
         self._key_header = header
         self._login_sources = LoginSources(tuple(logins), own_csrf_protection)
         # The same in all copies.

@@ -28,7 +28,7 @@ from msk_auth._sync.verification import Reads
 from msk_auth.core.authentication import bearer_of_key
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
-from msk_auth.core.model import ApiKey, ExternalIdentity, Login, Owner, Principal, Session, UserT
+from msk_auth.core.model import ApiKey, ExternalIdentity, Owner, Principal, Session, UserT
 from msk_auth.core.policy import Policy
 from msk_auth.http._async.admission import admit, load_user_once
 from msk_auth.http._async.routes import AsyncExchange, leak_route, respond, revocation_route
@@ -46,24 +46,23 @@ from msk_auth.http.routes import Route, broken_body
 from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.users import RequestSession
 
-from ._adapter import Adapter, GuardT
+from ._adapter import Adapter, ConnectionT, GuardT
 
 _HANDSHAKE: Final = "msk_auth.handshake"
 """Where the scope of a websocket keeps its :class:`_Handshake`."""
+
+_serving: Final[ContextVar[tuple[Any, ...]]] = ContextVar("msk_auth.serving", default=())
+"""The adapters of the applications that serve the current request, from the innermost mounted application outwards."""
 
 _POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 _DENIAL: Final = "websocket.http.response"
 
 T = TypeVar("T")
 R = TypeVar("R")
-ConnectionT = TypeVar("ConnectionT")
 RequestT = TypeVar("RequestT", bound="Connection")
 
 MountedT = TypeVar("MountedT")
 """The framework's class of routes."""
-
-LoginOf: TypeAlias = Callable[[ConnectionT], Login | Awaitable[Login | None] | None]
-"""Finds a login in a request, such as in its session, or returns None."""
 
 Throttle: TypeAlias = Callable[[RequestT], object]
 """Counts a request that needs no login, and raises :class:`~msk_auth.errors.TooManyAttempts` for one too many.
@@ -158,32 +157,13 @@ async def send_answer(send: Send, answer: Answer, kind: str = "http.response") -
 
 
 class AsgiAuth(
-    Adapter[AsyncAuthenticator[UserT] | Authenticator[UserT], GuardT],
+    Adapter[AsyncAuthenticator[UserT] | Authenticator[UserT], GuardT, ConnectionT],
     Generic[UserT, GuardT, ConnectionT],
 ):
     """An adapter of a framework on an event loop. An `Authenticator` runs in threads.
 
     The arguments are those of :class:`Adapter`.
     """
-
-    def __init__(
-        self,
-        authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
-        *,
-        logins: Sequence[LoginOf[ConnectionT]] = (),
-        own_csrf_protection: bool = False,
-        header: str | None = None,
-        session: Callable[[ConnectionT], object] | None = None,
-    ) -> None:
-        # While an application serves a request: the copy of this adapter for that application.
-        self._serving: ContextVar[Any] = ContextVar("msk_auth.serving", default=None)
-        super().__init__(
-            authenticator,
-            logins=logins,
-            own_csrf_protection=own_csrf_protection,
-            header=header,
-            find_session=session,
-        )
 
     @property
     def authenticator(self) -> AsyncAuthenticator[UserT]:
@@ -285,11 +265,11 @@ class AsgiAuth(
         async def serve(scope: Any, receive: Receive, send: Send) -> None:
             if scope["type"] == "websocket":
                 send = watch_handshake(scope, send)
-            serving = self._serving.set(self)
+            serving = _serving.set((self, *_serving.get()))
             try:
                 await app(scope, receive, send)
             finally:
-                self._serving.reset(serving)
+                _serving.reset(serving)
 
         return serve
 
@@ -309,8 +289,7 @@ class AsgiAuth(
         super()._bind(authenticator)
 
     def _serving_here(self) -> Self | None:
-        serving: Self | None = self._serving.get()
-        return serving
+        return next((each for each in _serving.get() if self.shares_guards_with(each)), None)
 
     async def _verify(
         self, scope: Memory, policy: Policy, *, afresh: bool = False, in_session: bool = True
@@ -491,7 +470,7 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
             throttle: Called first with each request; raises :class:`~msk_auth.errors.TooManyAttempts` over the limit.
                 Either `async`, or blocking: then it runs in a thread. Pass None if a proxy already limits requests.
         """
-        return self._mount_public(revocation_route(path), throttle)
+        return self._mount(revocation_route(path), throttle)
 
     def leak_route(
         self,
@@ -507,10 +486,10 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
             path: The path of the route.
             throttle: As for :meth:`revocation_route`.
         """
-        return self._mount_public(leak_route(path, receiver), throttle)
+        return self._mount(leak_route(path, receiver), throttle)
 
     @abstractmethod
-    def _mount_public(self, row: Route, throttle: Throttle[RequestT] | None) -> MountedT:
+    def _mount(self, row: Route, throttle: Throttle[RequestT] | None) -> MountedT:
         """A row of the table as a route of the framework."""
 
 

@@ -29,8 +29,8 @@ from collections.abc import (
     Sequence,
 )
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeGuard, cast
-from weakref import WeakKeyDictionary
+from functools import cached_property
+from typing import Any, Final, cast
 
 import fastapi.routing
 from fastapi import APIRouter, FastAPI
@@ -78,7 +78,8 @@ from msk_auth.http.openapi import TAG, complete_document, scheme_name
 from msk_auth.http.routes import AdminKeyOperation, KeyOperation, Route
 from msk_auth.users import RequestSession
 
-from ._asgi import LoginOf, PublicRoutes, Throttle
+from ._adapter import LoginOf
+from ._asgi import PublicRoutes, Throttle
 from ._starlette import (
     RouteEntry,
     StarletteBase,
@@ -98,15 +99,14 @@ _PLACES: Final = frozenset({"body", "query", "path", "header", "cookie"})
 _MAX_ERRORS: Final = 50
 
 
-class Guard(SecurityBase, Generic[UserT]):
+class Guard(SecurityBase):
     """A dependency that returns the principal of a request or a websocket, or raises.
 
     Made by :class:`FastAPIAuth`. Replace a guard in a test with
     `app.dependency_overrides[auth.principal.dependency]`.
 
     Attributes:
-        policy: The policy.
-        unsafe: The policy for websockets and unsafe methods; None for the same policy.
+        policies: The policy for safe methods, and the policy for other methods and for websockets.
     """
 
     def __init__(
@@ -114,13 +114,12 @@ class Guard(SecurityBase, Generic[UserT]):
         policy: Policy,
         unsafe: Policy | None,
         session: Depends | None,
-        admit: Callable[[Memory, Policy, object], Awaitable[Principal[UserT]]],
+        admit: Callable[[Memory, Policy, object], Awaitable[Principal[Any]]],
     ) -> None:
         # The completed document has other schemes: a guard may accept either of two.
         self.model: SecurityBaseModel = HTTPBearer()
         self.scheme_name: str = scheme_name([policy], unsafe)
-        self.policy = policy
-        self.unsafe = unsafe
+        self.policies: tuple[Policy, Policy] = (policy, policy if unsafe is None else unsafe)
         self._admit = admit
         # FastAPI reads the signature when a route is declared. Without a dependency, it must not have `session`: FastAPI would
         # read it from the query, which a client chooses.
@@ -128,9 +127,7 @@ class Guard(SecurityBase, Generic[UserT]):
         more = [] if session is None else [given.replace(default=session)]
         self.__signature__: inspect.Signature = inspect.Signature([connection, *more])
 
-    async def __call__(
-        self, connection: HTTPConnection, session: object = None
-    ) -> Principal[UserT]:
+    async def __call__(self, connection: HTTPConnection, session: object = None) -> Principal[Any]:
         """The principal.
 
         Args:
@@ -140,12 +137,9 @@ class Guard(SecurityBase, Generic[UserT]):
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
         """
-        policy = self.policy_for(connection.scope.get("method"))
+        # A websocket has no method.
+        policy = self.policies[connection.scope.get("method") not in SAFE_METHODS]
         return await self._admit(connection.scope, policy, session)
-
-    def policy_for(self, method: str | None) -> Policy:
-        """The policy for a method; None for a websocket."""
-        return self.policy if self.unsafe is None or method in SAFE_METHODS else self.unsafe
 
 
 class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Request]):
@@ -193,8 +187,6 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         )
         self._login_scheme = login_scheme
         self._guards: dict[tuple[Policy, Policy | None, bool], Security] = {}
-        self._answered: WeakKeyDictionary[FastAPI, Errors] = WeakKeyDictionary()
-        self._owner_id: Depends | None = None
 
     @property
     def principal(self) -> Security:
@@ -234,17 +226,16 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         """
         return self._guard(policy, unsafe)
 
-    @property
+    @cached_property
     def owner_id(self) -> Depends:
         """The id of the principal's owner, for `Annotated[str, auth.owner_id]`, with the same guard as :attr:`principal`."""
-        if self._owner_id is None:
-            # FastAPI reads the default; the type of the principal is the application's.
-            async def owner_id(principal: Any = self.principal) -> str:
-                known: Principal[UserT] = principal
-                return known.owner.id
 
-            self._owner_id = Depends(owner_id)
-        return self._owner_id
+        # FastAPI reads the default; the type of the principal is the application's.
+        async def owner_id(principal: Any = self.principal) -> str:
+            known: Principal[UserT] = principal
+            return known.owner.id
+
+        return Depends(owner_id)
 
     def user(self, *permissions: str, load_user: Callable[..., object] | None = None) -> Depends:
         """A guard that returns the application's user, for `Reader = Annotated[User, auth.user("tasks:read")]`.
@@ -344,7 +335,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             admin_key_routes(permission, max_age, operations), prefix, tags, operation_id
         )
 
-    def _mount_public(self, row: Route, throttle: Throttle[Request] | None) -> APIRouter:
+    def _mount(self, row: Route, throttle: Throttle[Request] | None) -> APIRouter:
         return self._router([row], "", [TAG], None, throttle)
 
     def _router(
@@ -381,7 +372,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         if policy.is_bare:
             # A bare guard for the principal as a parameter, beside a guard of the route with a policy for keys.
             for guard in _guards_of(scope):
-                named = guard.policy_for(scope.get("method"))
+                named = guard.policies[scope.get("method") not in SAFE_METHODS]
                 if not named.is_bare:
                     await bound._verify(scope, named)
         principal = await bound._verify(scope, policy)
@@ -396,15 +387,14 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         if not isinstance(app, FastAPI):
             raise ConfigurationError("FastAPIAuth is for FastAPI. Use StarletteAuth for Starlette.")
         super()._prepare(app, errors)
-        self._answered[app] = errors
         generate = app.openapi
 
         def openapi() -> dict[str, Any]:
-            return self._complete(app, generate())
+            return self._complete(generate(), errors)
 
         app.openapi = openapi  # type: ignore[method-assign]
 
-    def _complete(self, app: FastAPI, document: dict[str, Any]) -> dict[str, Any]:
+    def _complete(self, document: dict[str, Any], errors: Errors) -> dict[str, Any]:
         scheme = self._login_scheme
         if scheme is not None:
             schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
@@ -412,7 +402,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             schemes.setdefault(scheme.scheme_name, definition)
         return complete_document(
             document,
-            errors=self._answered[app],
+            errors=errors,
             login_scheme=None if scheme is None else scheme.scheme_name,
             delegates=self.authenticator.rules.delegates,
             header=self._key_header,
@@ -490,16 +480,16 @@ def _dotted(location: Sequence[object]) -> str:
     return ".".join(str(name) for name in names)
 
 
-def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard[Any]]:
+def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard]:
     """The guards of the route that a request was for, except those that a test replaced."""
     # Only FastAPI's own routes have dependencies.
     dependant: Dependant | None = getattr(scope.get("route"), "dependant", None)
     return _guards_in(dependant, scope["app"].dependency_overrides)
 
 
-def _guards_in(dependant: Dependant | None, replaced: Collection[object]) -> Iterator[Guard[Any]]:
+def _guards_in(dependant: Dependant | None, replaced: Collection[object]) -> Iterator[Guard]:
     for call in _calls_in(dependant):
-        if _is_guard(call) and call not in replaced:
+        if isinstance(call, Guard) and call not in replaced:
             yield call
 
 
@@ -510,10 +500,6 @@ def _calls_in(dependant: Dependant | None) -> Iterator[object]:
         dependant = pending.pop(0)
         yield dependant.call
         pending.extend(dependant.dependencies)
-
-
-def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
-    return isinstance(value, Guard)
 
 
 # The route audit.
@@ -545,7 +531,7 @@ def _entry(route: BaseRoute, shown: Any, replaced: Collection[object]) -> RouteE
     guards = list(_guards_in(getattr(shown, "dependant", None), replaced))
 
     def policies_for(method: str | None) -> list[Policy]:
-        return [guard.policy_for(method) for guard in guards]
+        return [guard.policies[method not in SAFE_METHODS] for guard in guards]
 
     return RouteEntry(route, shown, policies_for, _is_own_guarded(shown, replaced))
 

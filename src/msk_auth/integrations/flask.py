@@ -130,7 +130,7 @@ class Decorator(Protocol):
     def __call__(self, view: Callable[P, T], /) -> Callable[P, T]: ...
 
 
-class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic[UserT]):
+class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews, Generic[UserT]):
     """Guards, error handlers and key routes for Flask, with an `Authenticator`.
 
     A guard is a decorator of views, below the route, on functions or on the methods of a class-based view; for a
@@ -174,7 +174,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
             logins=logins,
             own_csrf_protection=own_csrf_protection,
             header=header,
-            find_session=session,
+            session=None if session is None else lambda _request: session(),
         )
         DeclaredViews.__init__(self)
         if app is not None:
@@ -315,8 +315,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator], DeclaredViews, Generic
         return load_user_once(*loading_in(bound._request_session(), users, principal))
 
     def _request_session(self) -> RequestSession:
-        find = cast("Callable[[], object]", self._find_session)
-        return keep_session(request.environ, self._authenticator, find)
+        find = cast("Callable[[Request], object]", self._find_session)
+        return keep_session(request.environ, self._authenticator, lambda: find(request))
 
     def any_credential(self) -> Decorator:
         """A decorator for views that accepts every credential, even a scoped key.

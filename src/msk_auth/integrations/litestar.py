@@ -40,7 +40,7 @@ from collections.abc import (
 from copy import copy
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Final, Generic, Self, TypeGuard, cast
+from typing import Any, Final, Self, cast
 
 from litestar import HttpMethod, Litestar, Request, Response, Router, route
 from litestar.config.app import AppConfig
@@ -81,9 +81,9 @@ from msk_auth.http.openapi import TAG, complete_document, scheme_name
 from msk_auth.http.routes import AdminKeyOperation, KeyOperation
 from msk_auth.http.routes import Route as Row
 
+from ._adapter import LoginOf
 from ._asgi import (
     AsgiAuth,
-    LoginOf,
     PublicRoutes,
     Throttle,
     body_chunks,
@@ -111,7 +111,7 @@ _DEPENDENCY: Final = "principal"
 _log = logging.getLogger("msk_auth.integrations")
 
 
-class Guard(Generic[UserT]):
+class Guard:
     """A guard that admits a request or a websocket, or raises. Made by :class:`LitestarAuth`.
 
     Attributes:
@@ -119,9 +119,12 @@ class Guard(Generic[UserT]):
         policy: The policy.
     """
 
-    def __init__(self, auth: LitestarAuth[UserT], policy: Policy) -> None:
+    def __init__(
+        self, auth: LitestarAuth[Any], policy: Policy, admit: Callable[[Memory], Awaitable[None]]
+    ) -> None:
         self.policy = policy
         self.auth = auth
+        self._admit = admit
 
     async def __call__(
         self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
@@ -134,15 +137,15 @@ class Guard(Generic[UserT]):
         """
         # The middleware has already verified the request. But the application may lack this middleware, and another middleware
         # may have changed the headers.
-        await self.auth.admit_to_handler(connection)
+        await self._admit(cast("Memory", connection.scope))
 
-    def __deepcopy__(self, _memo: object) -> Guard[UserT]:
+    def __deepcopy__(self, _memo: object) -> Guard:
         # Litestar copies routers; there is only one authenticator.
         return self
 
 
 class LitestarAuth(
-    AsgiAuth[UserT, Guard[UserT], ASGIConnection[Any, Any, Any, Any]],
+    AsgiAuth[UserT, Guard, ASGIConnection[Any, Any, Any, Any]],
     PublicRoutes[HTTPRouteHandler, Request[Any, Any, Any]],
     InitPlugin,
     ReceiveRoutePlugin,
@@ -240,15 +243,15 @@ class LitestarAuth(
         """The `opt` of a handler, router or controller that needs no credentials."""
         return {_PUBLIC: True}
 
-    def any_credential(self) -> Guard[UserT]:
+    def any_credential(self) -> Guard:
         """A guard that accepts every credential, even a scoped key.
 
         For information that a key may read about itself, and other operations that need no permission.
         """
         return self._guard(any_credential())
 
-    def _guard(self, policy: Policy) -> Guard[UserT]:
-        return Guard(self, policy)
+    def _guard(self, policy: Policy) -> Guard:
+        return Guard(self, policy, self._admit)
 
     def user(self, load_user: Callable[..., object] | None = None) -> Provide:
         """The application's user as a dependency, for `dependencies={"user": auth.user()}`.
@@ -347,11 +350,6 @@ class LitestarAuth(
         handlers = [self._mount(row, operation_id=operation_id) for row in rows]
         return Router(path, route_handlers=handlers, tags=list(tags))
 
-    def _mount_public(
-        self, row: Row, throttle: Throttle[Request[Any, Any, Any]] | None
-    ) -> HTTPRouteHandler:
-        return self._mount(row, throttle)
-
     def _mount(
         self,
         row: Row,
@@ -362,10 +360,12 @@ class LitestarAuth(
         async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
             # Not `request.stream()`: it applies the application's limit, and treats a disconnect as a server error.
             chunks = body_chunks(request.receive)
+            # Litestar removes the root path from `path`.
+            root: str = cast("Memory", request.scope).get("root_path", "").rstrip("/")
             answer = await self._respond(
                 row,
                 request,
-                path=_path(request),
+                path=root + request.scope["path"],
                 read_body=lambda limit: read_stream(chunks, limit, passing=HTTPException),
                 throttle=throttle,
             )
@@ -391,16 +391,6 @@ class LitestarAuth(
             operation_id=None if operation_id is None else operation_id(row.name),
             **options,
         )(handle)
-
-    async def admit_to_handler(self, connection: ASGIConnection[Any, Any, Any, Any]) -> None:
-        """Called by guards: admit a connection that meets all policies of its handler.
-
-        Raises:
-            Problem: The credentials are missing or refused, or a policy is not met.
-            ConfigurationError: The application that serves the connection does not have the plugin.
-        """
-        scope = cast("Memory", connection.scope)
-        await self._bound_in(scope)._admit(scope)
 
     def _bound_in(self, scope: Memory) -> Self:
         plugins = scope["litestar_app"].plugins
@@ -585,16 +575,17 @@ class LitestarAuth(
         # A websocket has no method.
         if scope.get("method") == "OPTIONS" and _is_preflight(scope):
             return
+        bound = self._bound_in(scope)
         options = scope["route_handler"].opt
         # A route of the library must not occupy the application's session while the store waits for its own connection.
-        in_session = self._find_session is not None and _LIBRARY not in options
+        in_session = bound._find_session is not None and _LIBRARY not in options
         for policy in options[_POLICIES]:
             # For the application's own guards and dependencies.
-            scope["auth"] = await self._verify(scope, policy, in_session=in_session)
+            scope["auth"] = await bound._verify(scope, policy, in_session=in_session)
             scope["user"] = scope["auth"].owner.user
-            scope[ADMITTED] = self._authenticator
+            scope[ADMITTED] = bound._authenticator
         if in_session and options[_POLICIES]:
-            scope["user"] = await self._load_user(self._request_session(scope), scope["auth"])
+            scope["user"] = await bound._load_user(bound._request_session(scope), scope["auth"])
 
     def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
         async def provide_principal(scope: Scope) -> Any:
@@ -639,9 +630,9 @@ class LitestarAuth(
         return document
 
 
-def _guards_of(layer: Any) -> list[Guard[Any]]:
+def _guards_of(layer: Any) -> list[Guard]:
     """The guards of a handler, a controller, a router or an application, without those of layers above."""
-    return [guard for guard in layer.guards or () if _is_guard(guard)]
+    return [guard for guard in layer.guards or () if isinstance(guard, Guard)]
 
 
 def _is_marked(handler: BaseRouteHandler, layers: Sequence[Any]) -> bool:
@@ -657,14 +648,6 @@ def _operation_class(row: Row) -> type[Operation]:
             return super().to_schema() | row.operation
 
     return RouteOperation
-
-
-def _path(request: Request[Any, Any, Any]) -> str:
-    """The path as the client sees it. Litestar removes the root path from `path`."""
-    scope = cast("Memory", request.scope)
-    root: str = scope.get("root_path", "").rstrip("/")
-    path: str = scope["path"]
-    return root + path
 
 
 def _kinds(kind: type[Problem]) -> set[type[Problem]]:
@@ -699,10 +682,6 @@ def _is_preflight(scope: Any) -> bool:
     """
     names = (b"origin", b"access-control-request-method")
     return _answers_options(scope["route_handler"]) and all(values(scope, name) for name in names)
-
-
-def _is_guard(value: object) -> TypeGuard[Guard[Any]]:
-    return isinstance(value, Guard)
 
 
 # The route audit.

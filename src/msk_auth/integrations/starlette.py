@@ -179,7 +179,7 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
             operations: The operations to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`,
                 `delete_key`. By default all. In place of a missing operation the application can add its own route.
         """
-        return [self._mount(row, prefix) for row in key_routes(operations)]
+        return [self._mount(row, prefix=prefix) for row in key_routes(operations)]
 
     def admin_key_routes(
         self,
@@ -199,16 +199,12 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
             prefix: The routes' prefix.
             operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
         """
-        return [
-            self._mount(row, prefix) for row in admin_key_routes(permission, max_age, operations)
-        ]
-
-    def _mount_public(self, row: Row, throttle: Throttle[Request] | None) -> BaseRoute:
-        return self._mount(row, throttle=throttle)
+        rows = admin_key_routes(permission, max_age, operations)
+        return [self._mount(row, prefix=prefix) for row in rows]
 
     def _mount(
-        self, row: Row, prefix: str = "", throttle: Throttle[Request] | None = None
-    ) -> Route:
+        self, row: Row, throttle: Throttle[Request] | None = None, prefix: str = ""
+    ) -> BaseRoute:
         endpoint = self._endpoint(row, throttle)
         return Route(prefix + row.path, endpoint, methods=[row.method], name=row.name)
 
@@ -229,11 +225,18 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
 
             @functools.wraps(endpoint)
             async def guarded(*args: Any, **kwargs: Any) -> Any:
-                connection = _connection(args, kwargs)
-                bound = self._bound_in(connection.scope)
+                found: list[Any] = [
+                    each for each in (*args, *kwargs.values()) if isinstance(each, HTTPConnection)
+                ]
+                if not found:
+                    raise ConfigurationError(
+                        "A guarded endpoint was called without a request or a websocket."
+                    )
+                scope = found[0].scope
+                bound = self._bound_in(scope)
                 for each in policies:
-                    await bound._verify(connection.scope, each)
-                connection.scope[ADMITTED] = bound._authenticator
+                    await bound._verify(scope, each)
+                scope[ADMITTED] = bound._authenticator
                 if is_async:
                     return await endpoint(*args, **kwargs)
                 return await run_in_threadpool(endpoint, *args, **kwargs)
@@ -241,10 +244,3 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
             return declare(guarded, policy)
 
         return cast("Decorator", decorate)
-
-
-def _connection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HTTPConnection:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, HTTPConnection):
-            return cast("HTTPConnection", value)
-    raise ConfigurationError("A guarded endpoint was called without a request or a websocket.")
