@@ -155,7 +155,7 @@ class TestOneAdapterForSeveralApplications:
             assert auth.authenticator is world.blocking
         with Flask(__name__).app_context(), pytest.raises(ConfigurationError, match="here"):
             _ = auth.authenticator
-        with pytest.raises(ConfigurationError, match="called twice"):
+        with pytest.raises(ConfigurationError, match="already has a FlaskAuth"):
             auth.init_app(app, world.blocking)
 
 

@@ -146,16 +146,21 @@ class Adapter(ABC, Generic[GivenT, GuardT, ConnectionT]):
         self._given = authenticator
         self._renderer = ProblemRenderer(authenticator.realm)
 
-    def _bound_to(self, authenticator: GivenT | None, how: str) -> Self:
+    def _bound_to(self, authenticator: GivenT | None, how: str, installed: object = None) -> Self:
         """This adapter for an application: itself, or a copy with the application's own authenticator.
 
         Args:
             authenticator: The application's authenticator.
             how: The call that gives the adapter an authenticator, for an error.
+            installed: The adapter that the application already has, if any.
 
         Raises:
-            ConfigurationError: There is no authenticator, or there are two.
+            ConfigurationError: The application already has an adapter, there is no authenticator, or there are two.
         """
+        if installed is not None:
+            raise ConfigurationError(
+                f"This application already has a {type(installed).__name__}. Use it for all of its routes."
+            )
         name = type(self).__name__
         if authenticator is None:
             if self._given is None:

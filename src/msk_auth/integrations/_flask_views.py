@@ -35,19 +35,6 @@ ViewT = TypeVar("ViewT", bound=Callable[..., Any])
 _guarded: WeakSet[Callable[..., Any]] = WeakSet()
 
 
-def check_view(view: object) -> None:
-    """Refuse to decorate an object that is not a view.
-
-    Raises:
-        ConfigurationError: The object is a class, or not callable.
-    """
-    if inspect.isclass(view) or not callable(view):
-        raise ConfigurationError(
-            f"A guard goes on a function or a method, not on {view!r}. On a class-based view"
-            " decorate its methods, or write decorators = [auth.require(…)] in it."
-        )
-
-
 def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> ViewT:
     """Record that `guard` is `view` with a policy.
 
@@ -56,24 +43,22 @@ def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> Vie
     """
     inner = _own(view)
     if inner == PUBLIC:
-        raise contradiction(_name_of(view))
+        raise contradiction(repr(view))
     # Any of these functions may have been given to a route.
     _guarded.update(layers(view))
-    setattr(guard, POLICIES_ATTRIBUTE, (*(inner or ()), policy))
-    return guard
+    return declare(guard, *(inner or ()), policy)
 
 
-def declare_decorator(decorator: ViewT, policy: Policy) -> ViewT:
-    """Record the policy of a decorator: a class may use it for all of its methods."""
-    setattr(decorator, POLICIES_ATTRIBUTE, (policy,))
-    return decorator
-
-
-def declare_view(view: ViewT, policy: Policy | None) -> ViewT:
-    """Mark a view of the library, which checks its own policy; None for a public view."""
-    setattr(view, POLICIES_ATTRIBUTE, PUBLIC if policy is None else (policy,))
-    setattr(view, _LIBRARY_ATTRIBUTE, True)
+def declare(view: ViewT, *policies: Policy) -> ViewT:
+    """Mark a view with its policies, none for a public view; or a decorator, which a class may use for all of its methods."""
+    setattr(view, POLICIES_ATTRIBUTE, policies)
     return view
+
+
+def declare_library_view(view: ViewT, policy: Policy | None) -> ViewT:
+    """Mark a view of the library, which checks its own policy; None for a public view."""
+    setattr(view, _LIBRARY_ATTRIBUTE, True)
+    return declare(view, *(PUBLIC if policy is None else (policy,)))
 
 
 def is_library_view(view: object) -> bool:
@@ -88,19 +73,12 @@ def declare_public(view: ViewT) -> ViewT:
         ConfigurationError: The view has a guard.
     """
     if _own(view):
-        raise contradiction(_name_of(view))
-    # A method takes no attributes, and Flask's own view of static files is a method.
-    marked = cast("ViewT", _as_function(view)) if inspect.ismethod(view) else view
-    setattr(marked, POLICIES_ATTRIBUTE, PUBLIC)
-    return marked
-
-
-def _as_function(method: Callable[..., Any]) -> Any:
-    @functools.wraps(method)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return method(*args, **kwargs)
-
-    return function
+        raise contradiction(repr(view))
+    marked: Any = view
+    if inspect.ismethod(view):
+        # A method takes no attributes, and Flask's own view of static files is a method.
+        marked = functools.update_wrapper(functools.partial(view), view)
+    return declare(cast("ViewT", marked))
 
 
 def is_exposed(view: object) -> bool:
@@ -205,11 +183,6 @@ def contradiction(view: str) -> ConfigurationError:
         f"{view} is declared public and guarded as well. Take off one of the two: @auth.public, the"
         " guard, or what declare_view says."
     )
-
-
-def _name_of(view: object) -> str:
-    name: str = getattr(view, "__qualname__", repr(view))
-    return name
 
 
 class DeclaredViews:

@@ -94,14 +94,9 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         installed = getattr(app.state, "msk_auth", None)
         if installed is self and authenticator is None:
             return app
-        if installed is not None:
-            raise ConfigurationError(
-                f"This application already has a {type(installed).__name__}. Use it for all"
-                " routes of the application."
-            )
         if app.middleware_stack is not None:
             raise ConfigurationError("Call install(app) before the application starts.")
-        bound = self._bound_to(authenticator, "auth.install(app, authenticator)")
+        bound = self._bound_to(authenticator, "auth.install(app, authenticator)", installed)
         bound._prepare(app, errors)
         app.state.msk_auth = bound
         return app

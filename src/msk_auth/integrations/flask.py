@@ -98,11 +98,10 @@ from ._adapter import Adapter
 from ._flask_views import (
     DeclaredViews,
     ViewT,
-    check_view,
-    declare_decorator,
+    declare,
     declare_guard,
+    declare_library_view,
     declare_public,
-    declare_view,
     declared_policies,
     guards_itself,
     is_exposed,
@@ -191,7 +190,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
 
     def _serving_here(self) -> Self | None:
         installed = current_app.extensions.get(_EXTENSION) if has_app_context() else None
-        return cast("Self", installed) if self.shares_guards_with(installed) else None
+        return installed if self.shares_guards_with(installed) else None
 
     def init_app(
         self,
@@ -216,24 +215,16 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         Raises:
             ConfigurationError: The application already has an adapter, there is no authenticator, or there are two.
         """
-        installed = app.extensions.get(_EXTENSION)
-        if self.shares_guards_with(installed):
-            raise ConfigurationError("init_app(app) was called twice. Call it once.")
-        if installed is not None:
-            raise ConfigurationError(
-                f"This application already has a {type(installed).__name__}. Use it for all"
-                " views of the application."
-            )
-        bound = self._bound_to(authenticator, "auth.init_app(app, authenticator)")
+        bound = self._bound_to(
+            authenticator, "auth.init_app(app, authenticator)", app.extensions.get(_EXTENSION)
+        )
         app.extensions[_EXTENSION] = bound
         # Before all other functions of the application.
         app.before_request_funcs.setdefault(None, []).insert(0, bound._admitting(app))
         handlers = app.error_handler_spec[None][None]
         if Problem not in handlers:
-            as_http = errors == "http"
-            app.register_error_handler(
-                Problem, bound._on_problem_as_http if as_http else bound._on_problem
-            )
+            on_problem = bound._on_problem_as_http if errors == "http" else bound._on_problem
+            app.register_error_handler(Problem, on_problem)
         # With TRAP_HTTP_EXCEPTIONS Flask looks for a handler of this exception, as of every other.
         app.register_error_handler(_Refused, _response_of)
         if errors == "all" and HTTPException not in handlers:
@@ -331,7 +322,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         Raises:
             ConfigurationError: The view has a guard.
         """
-        check_view(view)
         return declare_public(view)
 
     def protect(
@@ -437,7 +427,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
     def admit(self, policy: Policy) -> Principal[UserT]:
         """The principal of the current request, if it meets the policy.
 
-        Guards call this method; so may code that chooses a policy at run time.
+        For code that chooses a policy at run time.
 
         Raises:
             Problem: The credentials are missing or refused, or the policy is not met.
@@ -499,10 +489,9 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
 
     def _guard(self, policy: Policy) -> Decorator:
         def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
-            check_view(view)
             return declare_guard(self._guarded(view, policy), view, policy)
 
-        return cast("Decorator", declare_decorator(decorate, policy))
+        return cast("Decorator", declare(decorate, policy))
 
     def _guarded(self, view: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
         # The request was already admitted, and admitting it again costs nothing. But a view may
@@ -512,7 +501,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
 
             @functools.wraps(view)
             async def guarded_async(*args: Any, **kwargs: Any) -> Any:
-                self.admit(policy)
+                self._installed()._verify(request.environ, policy)
                 return await view(*args, **kwargs)
 
             return guarded_async
@@ -520,7 +509,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         @functools.wraps(view)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
-                self.admit(policy)
+                self._installed()._verify(request.environ, policy)
                 return view(*args, **kwargs)
             except Problem as problem:
                 response = self.answer(problem)
@@ -540,7 +529,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
     ) -> Blueprint:
         blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
         for row in rows:
-            view = declare_view(self._view(row, throttle), row.policy)
+            view = declare_library_view(self._view(row, throttle), row.policy)
             rule = row.path.replace("{", "<").replace("}", ">")
             blueprint.add_url_rule(rule, row.name, view, methods=[row.method])
         return blueprint

@@ -210,7 +210,7 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
 
     def _guard(self, policy: Policy) -> Decorator:
         def decorate(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-            if inspect.isclass(endpoint) or not callable(endpoint):
+            if inspect.isclass(endpoint):
                 raise ConfigurationError(
                     f"A guard goes on a function or a method, not on {endpoint!r}. On a class-based"
                     " endpoint decorate its methods: get, post, on_connect."
