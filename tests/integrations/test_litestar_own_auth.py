@@ -160,17 +160,9 @@ async def revoked(_token: Token, _: ASGIConnection[Any, Any, Any, Any]) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (object(), "not object"),
-        (print, "not builtin_function"),
-        (jwt_auth(revoked_token_handler=revoked), "revoked_token_handler"),
-    ],
-)
-def test_what_it_cannot_honour_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        JWTLogin(given)
+def test_what_it_cannot_honour_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="revoked_token_handler"):
+        JWTLogin(jwt_auth(revoked_token_handler=revoked))
 
 
 async def find_owner(owner_id: str) -> Owner[None] | None:

@@ -68,6 +68,7 @@ from msk_auth._route_audit import (
     OwnGuard,
     RouteKind,
     has_own_guard,
+    own_guard,
     register_reader,
 )
 from msk_auth._sync.authenticator import Authenticator
@@ -89,9 +90,10 @@ from ._asgi import (
     body_chunks,
     call_awaited,
     read_stream,
+    refuse_websocket,
     values,
 )
-from ._litestar import ErrorAnswers, JWTLogin, PathPolicies, check_policy, to_response
+from ._litestar import ErrorAnswers, JWTLogin, PathPolicies, to_response
 
 __all__ = ["JWTLogin", "LitestarAuth"]
 
@@ -187,7 +189,8 @@ class LitestarAuth(
             :class:`~msk_auth.Users` read the user in it, for guards, for :meth:`user` and for `connection.user`.
 
     Raises:
-        ConfigurationError: An argument has the wrong type.
+        ConfigurationError: An entry of `paths` is malformed, a function of `logins` is async and the authenticator is not, or the
+            authenticator does not read users in a session.
     """
 
     _errors: ErrorAnswers
@@ -214,7 +217,6 @@ class LitestarAuth(
             header=header,
             session=session,
         )
-        check_policy(default, "default")
         if own_auth is not None:
             exclude_opt_key = exclude_opt_key or own_auth.exclude_opt_key
             login_scheme = login_scheme or next(iter(own_auth.security_requirement))
@@ -275,7 +277,8 @@ class LitestarAuth(
                 function does not take `principal`: Litestar would take an id from the query, which a client chooses.
         """
         if load_user is None:
-            return self._user_of_session()
+            self._demand_session()
+            return Provide(self._provide_user)
         if _DEPENDENCY not in inspect.signature(load_user).parameters:
             raise ConfigurationError(
                 f"{load_user!r} does not depend on the caller of the request. Give it a parameter"
@@ -291,16 +294,11 @@ class LitestarAuth(
 
         return Provide(provide_user)
 
-    def _user_of_session(self) -> Provide:
-        self._demand_session()
-
-        async def provide_user(scope: Scope) -> Any:
-            memory = cast("Memory", scope)
-            bound = self._bound_in(memory)
-            principal = known_principal(memory, bound._authenticator)
-            return await bound._load_user(bound._request_session(memory), principal)
-
-        return Provide(provide_user)
+    async def _provide_user(self, scope: Scope) -> Any:
+        memory = cast("Memory", scope)
+        bound = self._bound_in(memory)
+        principal = known_principal(memory, bound._authenticator)
+        return await bound._load_user(bound._request_session(memory), principal)
 
     def key_routes(
         self,
@@ -399,10 +397,13 @@ class LitestarAuth(
         for plugin in plugins:
             if self.shares_guards_with(plugin):
                 return cast("Self", plugin)
-        raise _misused(
+        message = (
             "A guarded handler is served by an application without its LitestarAuth. Write"
             " Litestar(…, plugins=[auth])."
         )
+        # Litestar logs no exceptions by default, and this mistake must be easy to find.
+        _log.error(message)
+        raise ConfigurationError(message)
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Called by Litestar, or by another plugin from its own `on_app_init`: prepare an application.
@@ -422,7 +423,7 @@ class LitestarAuth(
         self._errors = ErrorAnswers(self._renderer, self._answered)
         # Before all other middleware of the application.
         app_config.middleware.insert(0, self._middleware)
-        app_config.dependencies.setdefault(_DEPENDENCY, Provide(self._provide_principal()))
+        app_config.dependencies.setdefault(_DEPENDENCY, Provide(self._provide_principal))
         self._describe(app_config)
         config = cast("Any", app_config)  # the types of these two are not complete
         config.exception_handlers = dict(config.exception_handlers)
@@ -453,10 +454,15 @@ class LitestarAuth(
         automatic = [each for each in handlers if _answers_options(each)]
         others = [each for each in handlers if each not in automatic]
         for handler in handlers:
-            self._prepare(handler)
+            if self._login_sources.functions:
+                # The innermost of all: the session exists by then, whichever layer or plugin makes it.
+                own_middleware: list[Any] = list(handler.middleware or ())
+                if self._last_middleware not in own_middleware:
+                    handler.middleware = [*own_middleware, self._last_middleware]
         for handler in others:
             declared = self._declared(handler, route.path)
-            policies = handler.opt[_POLICIES] = tuple(named_first(declared))
+            handler.opt[_OWN_GUARD] = declared is None
+            policies = handler.opt[_POLICIES] = tuple(named_first(declared or ()))
             if policies and isinstance(handler, HTTPRouteHandler):
                 _require_in_document(handler, policies)
         for handler in automatic:
@@ -464,18 +470,10 @@ class LitestarAuth(
             handler.opt[_POLICIES] = tuple(named_first(found))
             handler.opt[_OWN_GUARD] = any(other.opt[_OWN_GUARD] for other in others)
 
-    def _prepare(self, handler: BaseRouteHandler) -> None:
-        handler.opt[_OWN_GUARD] = False
-        if self._login_sources.functions:
-            # The innermost of all: the session exists by then, whichever layer or plugin makes it.
-            own_middleware = handler.middleware = list(handler.middleware or ())
-            if self._last_middleware not in own_middleware:
-                own_middleware.append(self._last_middleware)
-
-    def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...]:
-        """The policies of a handler; empty if it is public, or the application guards it itself."""
+    def _declared(self, handler: BaseRouteHandler, path: str) -> tuple[Policy, ...] | None:
+        """The policies of a handler; empty if it is public, None if the application guards it itself."""
         app, *layers = cast("Any", handler).ownership_layers
-        if not self._is_prepared(app):
+        if self._middleware not in app.middleware or Problem not in app.exception_handlers:
             raise ConfigurationError(
                 "A plugin has replaced the middleware or the exception handlers of LitestarAuth."
                 " List LitestarAuth after it, or call auth.on_app_init(app_config) at the end of its on_app_init."
@@ -507,14 +505,12 @@ class LitestarAuth(
         if root:
             # A mark does not remove the guards of this library.
             return policies
-        if by_path is not None or _is_marked(handler, [app, *layers]):
-            handler.opt[_OWN_GUARD] = True
-            return ()
+        if by_path is own_guard or _is_marked(handler, [app, *layers]):
+            return None
         if isinstance(self._default, Policy):
             return (self._default,)
-        if self._default is not None or self._is_behind_own_auth([app, *layers]):
-            handler.opt[_OWN_GUARD] = True
-            return ()
+        if self._default is own_guard or self._is_behind_own_auth([app, *layers]):
+            return None
         if handler.opt.get(_PAGES) is True:
             return ()
         raise ConfigurationError(
@@ -542,9 +538,6 @@ class LitestarAuth(
             )
         return found.pop()
 
-    def _is_prepared(self, app: Any) -> bool:
-        return self._middleware in app.middleware and Problem in app.exception_handlers
-
     def _connection(self, scope: Memory) -> ASGIConnection[Any, Any, Any, Any]:
         return ASGIConnection[Any, Any, Any, Any](cast("Scope", scope))
 
@@ -565,7 +558,8 @@ class LitestarAuth(
             except Problem as problem:
                 if connection["type"] != "websocket":
                     raise
-                await self._errors.deny_websocket(connection, send, problem)
+                answer = self._renderer.answer(problem)
+                await refuse_websocket(connection, send, answer, is_accepted=False)
             else:
                 await app(scope, receive, send)
 
@@ -587,11 +581,8 @@ class LitestarAuth(
         if in_session and options[_POLICIES]:
             scope["user"] = await bound._load_user(bound._request_session(scope), scope["auth"])
 
-    def _provide_principal(self) -> Callable[[Scope], Awaitable[Principal[UserT]]]:
-        async def provide_principal(scope: Scope) -> Any:
-            return known_principal(cast("Memory", scope), self._authenticator)
-
-        return provide_principal
+    async def _provide_principal(self, scope: Scope) -> Any:
+        return known_principal(cast("Memory", scope), self._authenticator)
 
     def _describe(self, app_config: AppConfig) -> None:
         if app_config.openapi_config is None:
@@ -654,12 +645,6 @@ def _kinds(kind: type[Problem]) -> set[type[Problem]]:
     """The problems of the library, which are not logged; the application's `logging_config` decides about its own problems."""
     kinds = {kind} if kind.__module__.startswith("msk_auth.") else set[type[Problem]]()
     return kinds.union(*(_kinds(each) for each in kind.__subclasses__()))
-
-
-def _misused(message: str) -> ConfigurationError:
-    # Litestar logs no exceptions by default, and this mistake must be easy to find.
-    _log.error(message)
-    return ConfigurationError(message)
 
 
 def _require_in_document(handler: HTTPRouteHandler, policies: tuple[Policy, ...]) -> None:
