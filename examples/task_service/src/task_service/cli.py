@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -45,7 +46,8 @@ from .tasks.tasks import add_example_task
 from .worker import RUN_GRACE, Worker
 
 _REQUEST_GRACE_SECONDS: Final = 10
-
+# For the end of tasks of other packages.
+_END_SECONDS: Final = 5.0
 
 P = ParamSpec("P")
 
@@ -161,9 +163,13 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
             " For separate workers set TASK_SERVICE_DATABASE_URL to a PostgreSQL database."
         )
     configure_logging(settings.log_format, settings.log_level)
+    last_resort = threading.Timer(_END_SECONDS, os._exit, (0,))
     # The event loop of `serve`: it waits for PostgreSQL with fewer system calls than asyncio's own.
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         runner.run(_work(settings, timedelta(seconds=grace_seconds)))
+        # The loop now waits for the tasks of other packages: a queue may wait very long for a lost database.
+        last_resort.start()
+    last_resort.cancel()
 
 
 @main.command()
@@ -383,28 +389,6 @@ async def _work(settings: Settings, grace: timedelta) -> None:
         await worker.db.close()
         if worker.tracing is not None:
             await worker.tracing.close()
-    await end_the_rest()
-
-
-async def end_the_rest(seconds: float = 5.0) -> None:
-    """Cancel tasks that other packages left running, and end the process if they do not end.
-
-    The service's own tasks have already ended. A queue may wait very long for a lost database.
-
-    Args:
-        seconds: The time to wait for the tasks.
-    """
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    pending = (await asyncio.wait(rest, timeout=seconds))[1] if rest else None
-    if pending:
-        names = ", ".join(sorted(task.get_name() for task in pending))
-        logging.getLogger(__name__).warning(
-            "ending the process, because tasks do not end: %s", names
-        )
-        logging.shutdown()
-        os._exit(0)
 
 
 @asynccontextmanager

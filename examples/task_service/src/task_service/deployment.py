@@ -43,16 +43,12 @@ async def deployment_id(db: Database, now: datetime) -> str:
     Raises:
         StoreUnavailable: The database does not answer.
     """
-    wanted = select(_COLUMNS.value).where(_COLUMNS.name == _ID)
-    async with db.read() as connection:
-        found: str | None = await connection.scalar(wanted)
-    if found is not None:
-        return found
     first = db.insert(deployment).values(name=_ID, value=new_id("dep"), noted_at=now)
     async with db.write() as connection:
         # The first process wins; the statement waits for a concurrent insert.
         await connection.execute(first.on_conflict_do_nothing(index_elements=[_COLUMNS.name]))
-        made: str = (await connection.execute(wanted)).scalar_one()
+        found = await connection.execute(select(_COLUMNS.value).where(_COLUMNS.name == _ID))
+        made: str = found.scalar_one()
     return made
 
 
@@ -97,19 +93,17 @@ async def agree_on_secrets(
         ConfigurationError: The secrets do not match.
         StoreUnavailable: The database does not answer.
     """
-    async with db.read() as connection:
-        stored = await _read_matching(connection, fingerprints)
     mine = {**fingerprints, **{f"{_USED}{name}": fingerprints[name] for name in in_use}}
-    if stored.items() >= mine.items():
-        return
     async with db.write() as connection:
         # Two first processes at the same moment must see each other's fingerprints.
         await lock_table(connection, secret_checks)
         stored = await _read_matching(connection, fingerprints)
-        for name in sorted(mine.keys() - stored.keys()):
-            await connection.execute(
-                insert(secret_checks).values(pepper_id=name, fingerprint=mine[name])
-            )
+        new = [
+            {"pepper_id": name, "fingerprint": mine[name]}
+            for name in sorted(mine.keys() - stored.keys())
+        ]
+        if new:
+            await connection.execute(insert(secret_checks), new)
 
 
 async def check_parameter_keys(db: Database, keys: ParameterKeys) -> str:

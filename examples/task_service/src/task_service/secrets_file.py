@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -89,19 +90,14 @@ def load_or_create_secrets(data_dir: Path, now: datetime) -> Secrets:
 
 
 def _create(path: Path, content: "_Content") -> None:
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # O_EXCL follows no symbolic link of an attacker.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content.model_dump_json(indent=2).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+    # A new file that only its owner can read; it is removed at the end.
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as draft:
+        draft.write(content.model_dump_json(indent=2).encode() + b"\n")
+        draft.flush()
+        os.fsync(draft.fileno())
         # Unlike a rename, a link never replaces the file of another process.
         with suppress(FileExistsError):
-            path.hardlink_to(draft)
-    finally:
-        draft.unlink()
+            path.hardlink_to(draft.name)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -41,10 +41,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.set_inheritable(False)
         return listener
     try:
-        (family, *_, address), *_ = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        return socket.create_server(address[:2], family=family)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigurationError(
             f"Cannot listen on port {port} of {host}: {error.strerror}. Change TASK_SERVICE_PORT or TASK_SERVICE_HOST,"

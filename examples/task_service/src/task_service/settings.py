@@ -9,7 +9,7 @@ import difflib
 import os
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    IPvAnyNetwork,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -37,19 +38,12 @@ Network: TypeAlias = IPv4Network | IPv6Network
 PREFIX: Final = "TASK_SERVICE_"
 
 
-def _networks(value: object) -> object:
-    """`10.0.0.0/8, ::1` as networks; a single address is a network of one."""
-    if not isinstance(value, str):
-        return value
-    networks: list[Network] = []
-    for text in value.replace(",", " ").split():
-        try:
-            networks.append(ip_network(text))
-        except ValueError:
-            raise ValueError(
-                "write IP addresses or networks with commas in between, such as 10.0.0.0/8,::1"
-            ) from None
-    return tuple(networks)
+def _entries(value: object) -> object:
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+_Networks: TypeAlias = Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_entries)]
+"""`10.0.0.0/8, ::1`; a single address is a network of one."""
 
 
 def _origin(value: str) -> str:
@@ -209,10 +203,10 @@ class Settings(BaseSettings):
     """The service's origin for browsers, in the links it prints and the checks of requests' origins;
     `http://HOST:PORT` by default."""
 
-    trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
+    trusted_proxies: _Networks = ()
     """Networks of reverse proxies whose `X-Forwarded-For` the service trusts, separated by commas."""
 
-    http_allowed_networks: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = ()
+    http_allowed_networks: _Networks = ()
     """Internal networks, and addresses of this machine, that the handler `http_request` may reach, separated by commas."""
 
     commands: Literal["echo", "listed"] = "echo"

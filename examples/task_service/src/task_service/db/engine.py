@@ -17,7 +17,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
@@ -97,7 +97,9 @@ class Database:
         self._block_seconds = block_seconds
         self._is_sqlite = engine.dialect.name == "sqlite"
         # asyncio.Lock is fair: it wakes its waiters in order.
-        self._write_lock = asyncio.Lock()
+        self._turn: AbstractAsyncContextManager[None] = (
+            asyncio.Lock() if self._is_sqlite else nullcontext()
+        )
         self._writer = engine.execution_options(**{_WRITES: True})
         self._store: AsyncSQLAlchemyKeyStore | None = None
 
@@ -127,17 +129,11 @@ class Database:
         Raises:
             StoreUnavailable: The database cannot answer, or not in time.
         """
-        async with self._bounded(), self._autocommit() as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def _autocommit(self) -> AsyncGenerator[AsyncConnection]:
-        # Reads and single statements need no transaction on either database: each sees the newest committed state. On
-        # PostgreSQL this saves two round trips; on SQLite no BEGIN is sent in the first place.
-        async with self.engine.connect() as connection:
+        async with self._bounded(), self.engine.connect() as connection:
             if not self._is_sqlite:
-                # Not an option of the engine, which is applied during the checkout: SQLAlchemy leaves a connection to the
-                # garbage collector when its checkout is cancelled at that moment.
+                # Reads and single statements need no transaction, which would cost two round trips. Not an option of the
+                # engine, which is applied during the checkout: SQLAlchemy leaves a connection to the garbage collector when
+                # its checkout is cancelled at that moment.
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
 
@@ -148,11 +144,8 @@ class Database:
         Raises:
             StoreUnavailable: The database cannot answer, or not in time. A begun commit may have succeeded.
         """
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._bounded())
-            if self._is_sqlite:
-                await stack.enter_async_context(self._write_lock)
-            yield await stack.enter_async_context(self._writer.begin())
+        async with self._bounded(), self._turn, self._writer.begin() as connection:
+            yield connection
 
     async def execute(
         self, statement: ReturningUpdate[*tuple[Any, ...]], values: Mapping[str, Any] | None = None
@@ -169,11 +162,7 @@ class Database:
         Raises:
             StoreUnavailable: As for :meth:`write`.
         """
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._bounded())
-            if self._is_sqlite:
-                await stack.enter_async_context(self._write_lock)
-            connection = await stack.enter_async_context(self._autocommit())
+        async with self._bounded(), self._turn, self.read() as connection:
             rows: Sequence[Any] = (await connection.execute(statement, values)).all()
             return rows
 
