@@ -39,7 +39,7 @@ from task_service.handlers import (
 )
 from task_service.parameter_keys import ParameterKeys
 from task_service.tasks.models import LogLine, NewTask, Run, Task
-from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.notifications import Notifications
 from task_service.tasks.parameters import TaskParameters
 from task_service.tasks.run_log import LogReader
 from task_service.tasks.runs import Runs
@@ -145,22 +145,24 @@ class World:
     db: Database
     clock: Any = field(default_factory=FakeClock)
     config: Config = field(default_factory=Config)
-    events: LocalEvents = field(default_factory=LocalEvents)
-    notifier: Any = None
+    notifications: Notifications = field(default_factory=Notifications)
 
     def __post_init__(self) -> None:
         accounts = accounts_of(self.db, self.clock)
         self.parameters = parameters(self.config)
         self.tasks = Tasks(accounts, self.parameters)
-        self.runs = Runs(
-            accounts, self.config, self.events, self.parameters, notifier=self.notifier
-        )
+        self.runs = Runs(accounts, self.config, self.notifications, self.parameters)
 
     def worker(self, name: str = "w", **options: Any) -> WorkerRuns:
         """What a worker does with runs; `db` gives it a pool of its own."""
-        options = {"lease": LEASE, "notifier": self.notifier} | options
-        db = options.pop("db", self.db)
-        return WorkerRuns(db, self.clock, self.config, worker_id=name, **options)
+        options = {"db": self.db, "lease": LEASE} | options
+        return WorkerRuns(
+            clock=self.clock,
+            config=self.config,
+            notifications=self.notifications,
+            worker_id=name,
+            **options,
+        )
 
     async def new_task(self, who: Principal[User] | None = None, **values: Any) -> Task:
         new = {"name": "Task", "handler": "anything", "params": {"do": "x"}} | values
@@ -267,7 +269,7 @@ _postgres_pool = PostgresPool(POSTGRES, _migrate)
 
 async def read_log(db: Database, run_id: str, after_seq: int = 0) -> Sequence[LogLine]:
     """A run's log, at most 500 lines of it."""
-    return await LogReader(db, LocalEvents(), SystemClock()).read(run_id, after_seq)
+    return await LogReader(db, Notifications(), SystemClock()).read(run_id, after_seq)
 
 
 async def to_be_stopped(worker: WorkerRuns) -> set[str]:

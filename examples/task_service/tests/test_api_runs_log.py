@@ -190,14 +190,14 @@ async def test_a_stopping_service_ends_its_streams(service: Service, user: Calle
 
 async def test_a_client_that_leaves_leaves_nothing_behind(service: Service, user: Caller) -> None:
     run_id = await start(user, ENDLESS)
-    local_events = service.services.logs._events
+    notifications = service.services.logs._notifications
     async with on_a_port(service) as origin:
         for _ in range(3):
             async with following(origin, token_of(user), run_id) as response:
                 assert (await anext(events(response))).name == "log"
-                assert run_id in local_events._subscribers
+                assert run_id in notifications._subscribers
         async with asyncio.timeout(60):
-            while run_id in local_events._subscribers:  # noqa: ASYNC110 - there is no event for it
+            while run_id in notifications._subscribers:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.05)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -58,17 +57,13 @@ class FailingRunner:
     def __init__(self) -> None:
         self.starts = 0
         self.runs = asyncio.Event()
-        self.stopped = asyncio.Event()
 
-    async def run(self) -> None:
+    async def run(self, stop: asyncio.Event, grace: timedelta) -> None:
         self.starts += 1
         if self.starts == 1:
             raise RuntimeError("a mistake in the runner")
         self.runs.set()
-        await self.stopped.wait()
-
-    def stop(self, grace: timedelta) -> None:
-        self.stopped.set()
+        await stop.wait()
 
 
 async def test_a_runner_that_failed_is_started_again(
@@ -76,7 +71,8 @@ async def test_a_runner_that_failed_is_started_again(
 ) -> None:
     monkeypatch.setattr(worker_module, "_RUNNER_PAUSE_SECONDS", 0.0)
     runner, stop = FailingRunner(), asyncio.Event()
-    worker = dataclasses.replace(service.services.worker, runner=runner)
+    worker = copy.copy(service.services.worker)
+    worker.runner = runner
     async with asyncio.timeout(60):
         working = asyncio.create_task(worker.execute_runs(stop))
         await runner.runs.wait()

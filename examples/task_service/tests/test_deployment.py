@@ -24,7 +24,7 @@ from tests.ports import free_port
 from task_service.cli import main
 from task_service.doctor import CONNECTIONS_OF_A_PROCESS
 from task_service.settings import PREFIX, Settings
-from task_service.tasks.queue import QueueNotifier
+from task_service.tasks.queue import QueueNotifications
 
 SERVICE = Path(__file__).parents[1]
 ROOT = SERVICE.parents[1]
@@ -181,7 +181,7 @@ def test_the_compositions_settings_are_settings_and_trust_its_proxy_alone(
     user, database = (postgres[f"POSTGRES_{name}"] for name in ("USER", "DB"))
     url = f"postgresql://{user}@postgres/{database}?passfile=/run/secrets/pgpass"
     assert settings.database_url == url
-    given = QueueNotifier(url)._app.connector._pool_args["kwargs"]
+    given = QueueNotifications(url)._app.connector._pool_args["kwargs"]
     assert given["passfile"] == "/run/secrets/pgpass"
     # All processes that serve use the same secrets, and those that execute commands do not have them.
     assert {tuple(services[name]["volumes"]) for name in ("migrate", "api-1", "api-2")} == {

@@ -81,6 +81,7 @@ async def test_runs_and_logins_of_a_backup_end(services: Services) -> None:
         services.db,
         services.clock,
         services.config,
+        services.worker.notifications,
         worker_id="worker",
         lease=timedelta(seconds=15),
     )

@@ -31,7 +31,7 @@ from task_service.db.schema import users as users_table
 from task_service.handlers import HandlerResult, RunContext
 from task_service.tasks.models import Run, RunState
 from task_service.tasks.next_run import OWNER_DISABLED
-from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.notifications import Notifications
 from task_service.tasks.runner import Runner
 from task_service.tasks.worker_runs import Outcome
 
@@ -157,10 +157,11 @@ async def test_a_worker_in_another_process_stops_the_handler(it: World) -> None:
         SystemClock(),
         it.parameters,
         it.config,
-        LocalEvents(),
+        Notifications(),
         poll=timedelta(seconds=0.05),
     )
-    working = asyncio.create_task(runner.run())
+    stop = asyncio.Event()
+    working = asyncio.create_task(runner.run(stop, timedelta(0)))
     try:
         async with asyncio.timeout(60):
             run = await it.queue()
@@ -169,7 +170,7 @@ async def test_a_worker_in_another_process_stops_the_handler(it: World) -> None:
             while not (await it.get(run)).state.is_final:  # noqa: ASYNC110 - it is another machine's
                 await asyncio.sleep(0.01)
     finally:
-        runner.stop(timedelta(0))
+        stop.set()
         await working
     over = await it.get(run)
     assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)

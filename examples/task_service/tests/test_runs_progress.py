@@ -183,8 +183,9 @@ async def test_readers_receive_progress_and_a_new_attempt_starts_from_zero(
             context.report_progress(0.25, "A quarter")
         return await blocker(context)
 
-    logs = LogReader(world.db, world.events, world.clock, poll=timedelta(milliseconds=50))
-    async with world.running() as runner:
+    logs = LogReader(world.db, world.notifications, world.clock, poll=timedelta(milliseconds=50))
+    stop = asyncio.Event()
+    async with world.running(stop=stop):
         run = await world.request(work)
         items = logs.follow(run.id)
         assert await _next_report(items) == Progress(0.25, "A quarter")
@@ -193,7 +194,7 @@ async def test_readers_receive_progress_and_a_new_attempt_starts_from_zero(
         late = logs.follow(run.id)
         assert await _next_report(late) == Progress(0.25, "A quarter")
         await late.aclose()
-        runner.stop(timedelta(0))
+        stop.set()
         await asyncio.wait_for(first.stopped.wait(), 60)
     async with world.running():
         await asyncio.wait_for(second.started.wait(), 60)

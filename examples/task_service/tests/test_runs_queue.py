@@ -36,8 +36,7 @@ from task_service.handlers import HandlerResult, RunContext
 from task_service.tasks import queue
 from task_service.tasks.models import Run, RunPriority, RunState
 from task_service.tasks.next_run import lock_acquiring
-from task_service.tasks.notifications import LocalEvents
-from task_service.tasks.queue import QueueNotifier, listen
+from task_service.tasks.queue import QueueNotifications
 from task_service.tasks.runner import Runner
 from task_service.tasks.status import count_live_workers
 from task_service.tasks.worker_runs import AcquiredRun, LeaseWatch, WorkerRuns
@@ -112,16 +111,15 @@ class Deployment(World):
         is_notified: bool = True,
     ) -> AsyncIterator[Machine]:
         """A machine that works."""
-        db = Database.open(self.url)
+        db, notifications = Database.open(self.url), QueueNotifications(self.url)
         runner = Runner(
             db,
             self.clock,
             self.parameters,
             self.config,
-            LocalEvents(),
+            notifications,
             concurrency=concurrency,
             poll=poll,
-            notifier=self.notifier,
         )
         machine = Machine(runner)
         acquire = runner._worker_runs.acquire
@@ -139,10 +137,10 @@ class Deployment(World):
 
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(runner.run())
+            group.create_task(runner.run(stop, timedelta(0)))
             before = await count_live_workers(self.db) or 0
             if is_notified:
-                group.create_task(listen(self.url, handle_notification, stop=stop))
+                group.create_task(notifications.listen(handle_notification, stop))
 
                 async def is_registered() -> bool:
                     return (await count_live_workers(self.db) or 0) > before
@@ -152,7 +150,6 @@ class Deployment(World):
                 yield machine
             finally:
                 stop.set()
-                runner.stop(timedelta(0))
         await db.close()
 
 
@@ -163,7 +160,7 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
         db = Database.open(url)
         stack.push_async_callback(db.close)
         await add_user(db, ANN, BOB)
-        yield Deployment(db, SystemClock(), url=url, notifier=QueueNotifier(url))
+        yield Deployment(db, SystemClock(), url=url, notifications=QueueNotifications(url))
 
 
 def work(
@@ -186,7 +183,7 @@ async def test_the_job_is_committed_with_the_run_or_not_at_all(deployment: Deplo
 
     async def notify_and_fail() -> None:
         async with deployment.db.write() as connection:
-            await deployment.notifier.notify(connection, "run_lost")
+            await deployment.notifications.announce(connection, "run_lost")
             raise LookupError
 
     with pytest.raises(LookupError):

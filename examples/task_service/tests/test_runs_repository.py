@@ -210,7 +210,7 @@ async def test_the_log_is_read_from_any_line(world: World, task: Task) -> None:
 
 async def test_a_log_is_followed_to_its_end(world: World, task: Task) -> None:
     run = await world.runs.request(ANN, task.id)
-    logs = LogReader(world.db, world.events, world.clock, poll=timedelta(seconds=60))
+    logs = LogReader(world.db, world.notifications, world.clock, poll=timedelta(seconds=60))
     seen: list[str] = []
     more = asyncio.Event()
 
@@ -226,19 +226,19 @@ async def test_a_log_is_followed_to_its_end(world: World, task: Task) -> None:
     assert seen == ["b"]
     more.clear()
     await append(world, run, 3, "c")
-    world.events.run_changed(run.id)
+    world.notifications.run_changed(run.id)
     await asyncio.wait_for(more.wait(), 30)
     await append(world, run, 4, "d")
     await world.set(run, state="succeeded")
-    world.events.run_changed(run.id)
+    world.notifications.run_changed(run.id)
     await asyncio.wait_for(task, 30)
     assert seen == ["b", "c", "d"]
     # No subscription is left.
-    assert world.events._subscribers == {}
+    assert world.notifications._subscribers == {}
 
 
 async def test_a_deleted_run_has_no_log(world: World) -> None:
-    logs = LogReader(world.db, world.events, world.clock)
+    logs = LogReader(world.db, world.notifications, world.clock)
     assert [item async for item in logs.follow("run_" + "a" * 16)] == []
 
 

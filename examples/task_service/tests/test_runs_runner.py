@@ -35,7 +35,7 @@ from task_service.handlers import HandlerResult, RunContext
 from task_service.request_record import RequestRecord, current_request
 from task_service.tasks.execution import Execution
 from task_service.tasks.models import Run, RunState, TaskChanges
-from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.notifications import Notifications
 from task_service.tasks.runner import LEASE, Runner
 from task_service.tasks.worker_runs import AcquiredRun, WorkerRuns
 
@@ -53,25 +53,27 @@ class World(runs_support.World):
     def __init__(self, db: Database, clock: Clock | None = None) -> None:
         super().__init__(db, SystemClock() if clock is None else clock)
 
-    def runner(self, *, events: LocalEvents | None = None, **options: Any) -> Runner:
-        """A runner; with events of its own it stands for another process."""
+    def runner(self, *, notifications: Notifications | None = None, **options: Any) -> Runner:
+        """A runner; with notifications of its own it stands for another process."""
         return Runner(
             self.db,
             self.clock,
             self.parameters,
             self.config,
-            self.events if events is None else events,
+            self.notifications if notifications is None else notifications,
             **{"poll": timedelta(seconds=0.05)} | options,
         )
 
     @asynccontextmanager
-    async def running(self, **options: Any) -> AsyncIterator[Runner]:
-        runner = self.runner(**options)
-        task = asyncio.create_task(runner.run())
+    async def running(
+        self, *, stop: asyncio.Event | None = None, **options: Any
+    ) -> AsyncIterator[Runner]:
+        runner, stop = self.runner(**options), stop or asyncio.Event()
+        task = asyncio.create_task(runner.run(stop, timedelta(0)))
         try:
             yield runner
         finally:
-            runner.stop(timedelta(0))
+            stop.set()
             await asyncio.wait_for(task, LIMIT)
 
     async def request(
@@ -182,7 +184,7 @@ async def test_a_run_knows_the_request_that_started_it(world: World) -> None:
         seen.append((current_request.get(), context.traceparent))
         return HandlerResult()
 
-    async with world.running(events=LocalEvents()):
+    async with world.running(notifications=Notifications()):
         token = current_request.set(RequestRecord("req_1", "192.0.2.1", traceparent=traceparent))
         run = await world.request(work)
         current_request.reset(token)
@@ -234,7 +236,7 @@ async def test_a_local_event_wakes_the_runner_at_once(sqlite: World) -> None:
 
 
 async def test_a_run_queued_by_another_process_is_found_by_polling(sqlite: World) -> None:
-    async with sqlite.running(events=LocalEvents()):
+    async with sqlite.running(notifications=Notifications()):
         run = await sqlite.until(await sqlite.request(doing(HandlerResult(0))))
     assert run.state is RunState.SUCCEEDED
 
@@ -311,7 +313,7 @@ async def test_a_run_that_takes_too_long_is_stopped(world: World) -> None:
 
 async def test_a_cancelled_run_is_stopped(world: World) -> None:
     blocker = Blocker()
-    async with world.running(events=LocalEvents()):
+    async with world.running(notifications=Notifications()):
         run = await world.request(blocker)
         await within(blocker.started)
         assert (await world.runs.cancel(ANN, run.id)).state is RunState.RUNNING
@@ -375,11 +377,11 @@ async def test_much_output_is_written_in_few_batches(
 async def test_a_stopping_runner_waits_for_its_runs(sqlite: World) -> None:
     blocker = Blocker()
     # The first run takes the only place, so the runner acquires nothing at the moment of `stop`.
-    runner = sqlite.runner(concurrency=1)
-    task = asyncio.create_task(runner.run())
+    runner, stop = sqlite.runner(concurrency=1), asyncio.Event()
+    task = asyncio.create_task(runner.run(stop, timedelta(seconds=60)))
     run = await sqlite.request(blocker)
     await within(blocker.started)
-    runner.stop(timedelta(seconds=60))
+    stop.set()
     later = await sqlite.request()
     await asyncio.sleep(0.2)
     assert not task.done()
@@ -391,11 +393,11 @@ async def test_a_stopping_runner_waits_for_its_runs(sqlite: World) -> None:
 
 async def test_a_run_that_does_not_end_within_the_grace_is_queued_again(world: World) -> None:
     blocker = Blocker()
-    runner = world.runner()
-    task = asyncio.create_task(runner.run())
+    runner, stop = world.runner(), asyncio.Event()
+    task = asyncio.create_task(runner.run(stop, timedelta(seconds=0.1)))
     run = await world.request(blocker)
     await within(blocker.started)
-    runner.stop(timedelta(seconds=0.1))
+    stop.set()
     await asyncio.wait_for(task, LIMIT)
     assert blocker.stopped.is_set()
     waiting = await world.runs.get(ANN, run.id)
@@ -412,12 +414,12 @@ async def test_a_runner_can_be_stopped_while_the_database_is_away(
     for module in ("execution", "runner"):
         monkeypatch.setattr(f"task_service.tasks.{module}.STOP_SECONDS", 0.2)
     blocker = Blocker()
-    runner = standing.runner()
-    task = asyncio.create_task(runner.run())
+    runner, stop = standing.runner(), asyncio.Event()
+    task = asyncio.create_task(runner.run(stop, timedelta(0)))
     run = await standing.request(blocker)
     await within(blocker.started)
     with failing(standing.db):
-        runner.stop(timedelta(0))
+        stop.set()
         await asyncio.wait_for(task, LIMIT)
     assert blocker.stopped.is_set()
     async with standing.running() as other:
@@ -439,8 +441,8 @@ async def kill_worker(runner: Runner, task: asyncio.Task[None]) -> None:
 async def test_the_run_of_a_killed_worker_is_reclaimed(world: World) -> None:
     standing = StandingWorld(world.db)
     blocker = Blocker()
-    runner = standing.runner(events=LocalEvents())
-    task = asyncio.create_task(runner.run())
+    runner = standing.runner(notifications=Notifications())
+    task = asyncio.create_task(runner.run(asyncio.Event(), timedelta(0)))
     run = await standing.request(blocker)
     await within(blocker.started)
     async with standing.running() as other:
@@ -601,11 +603,11 @@ async def test_a_driver_that_swallows_cancellation_does_not_keep_the_runner_from
         except asyncio.CancelledError:
             swallowed.set()
 
-    runner = sqlite.runner()
+    runner, stop = sqlite.runner(), asyncio.Event()
     monkeypatch.setattr(runner, "_fence", lose_the_connection)
-    running = asyncio.create_task(runner.run())
+    running = asyncio.create_task(runner.run(stop, timedelta(0)))
     await within(waiting)
-    runner.stop(timedelta(0))
+    stop.set()
     await asyncio.wait_for(running, LIMIT)
     assert swallowed.is_set()
 
@@ -686,7 +688,7 @@ async def test_a_runner_survives_an_outage_without_hurry(
         with failing(sqlite.db):
             began = loop.time()
             for _ in range(100):
-                sqlite.events.runner_wake.set()
+                sqlite.notifications.runner_wake.set()
                 await asyncio.sleep(0.01)
             lasted = loop.time() - began
         # Each loop goes on with a few statements a second, and none of them with each notification.
@@ -760,8 +762,8 @@ async def test_several_runners_execute_each_run_once(world: World) -> None:
     runs = [await world.request(work) for _ in range(20)]
     async with (
         world.running(),
-        world.running(events=LocalEvents()),
-        world.running(events=LocalEvents()),
+        world.running(notifications=Notifications()),
+        world.running(notifications=Notifications()),
     ):
         for run in runs:
             ended = await world.until(run)
@@ -795,7 +797,8 @@ async def test_a_run_acquired_for_a_cancelled_notification_is_executed(
 
     monkeypatch.setattr(WorkerRuns, "acquire", slowly)
     # Only the notification finds the run: the runner does not poll meanwhile.
-    async with sqlite.running(poll=timedelta(hours=1)) as runner:
+    stop = asyncio.Event()
+    async with sqlite.running(stop=stop, poll=timedelta(hours=1)) as runner:
         await within(has_looked)
         blocker = Blocker()
         run = await World(sqlite.db).request(blocker)
@@ -805,7 +808,7 @@ async def test_a_run_acquired_for_a_cancelled_notification_is_executed(
         with pytest.raises(asyncio.CancelledError):
             await answering
         if is_stopping:
-            runner.stop(timedelta(0))
+            stop.set()
         else:
             blocker.release.set()
         proceed.set()

@@ -146,7 +146,7 @@ class Services:
             )
 
         # Tasks and their runs, which this process may execute.
-        self.worker = worker = Worker.on(
+        self.worker = worker = Worker(
             db,
             self.config,
             settings,
@@ -159,8 +159,8 @@ class Services:
         self.parameters = parameters = worker.parameters
         self.registry = parameters.registry
         self.tasks = Tasks(accounts, parameters)
-        self.runs = Runs(accounts, self.config, worker.events, parameters, notifier=worker.notifier)
-        self.logs = LogReader(db, worker.events, clock)
+        self.runs = Runs(accounts, self.config, worker.notifications, parameters)
+        self.logs = LogReader(db, worker.notifications, clock)
         self.failure_webhook = _failure_webhook(settings, db, clock)
         self.status = StatusReport(
             db,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -23,13 +22,12 @@ from .handlers.command import harmless_of
 from .observability import RunMetrics
 from .parameter_keys import ParameterKeys
 from .settings import Settings
-from .tasks.notifications import LocalEvents
+from .tasks.notifications import Notifications, wait_for_event
 from .tasks.parameters import TaskParameters
 from .tasks.runner import Runner
 from .tasks.status import count_live_workers
 
 if TYPE_CHECKING:
-    from .tasks.queue import QueueNotifier
     from .tracing import Tracing
 
 _log = logging.getLogger(__name__)
@@ -40,52 +38,28 @@ RUN_GRACE: Final = timedelta(seconds=5)
 _RUNNER_PAUSE_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
 class Worker:
     """Executes runs.
 
     A `task-service worker` has no peppers of keys and no signing keys of logins in its memory: its only secrets are the keys
     that open the secrets in the parameters of tasks.
+
+    Args:
+        db: The database of the runs.
+        config: The administrator's configuration.
+        settings: The settings.
+        clock: The clock.
+        keys: The keys for the secrets in the parameters of tasks.
+        serving: True if this process serves the API. Then it leaves runs to other workers, if there are any, unless
+            its settings prevent that.
+        observer: Called with the executed runs, for metrics.
+
+    Raises:
+        ConfigurationError: A setting is invalid.
     """
 
-    settings: Settings
-    db: Database
-    parameters: TaskParameters
-    events: LocalEvents
-    notifier: QueueNotifier | None
-    runner: Runner
-    config: ConfigStore
-    tracing: Tracing | None
-    serving: bool
-
-    @classmethod
-    def build(
-        cls,
-        settings: Settings,
-        *,
-        clock: Clock | None = None,
-        observer: RunMetrics | None = None,
-    ) -> Worker:
-        """A worker beside processes that serve. Does not use the data folder, and opens no connection.
-
-        Args:
-            settings: The settings.
-            clock: The clock; the machine's own by default.
-            observer: As for :meth:`on`.
-
-        Raises:
-            ConfigurationError: A setting is invalid.
-        """
-        clock = SystemClock() if clock is None else clock
-        db = Database.open(settings.database_url)
-        config = ConfigStore(Accounts(db, clock, Audit(db, clock)))
-        return cls.on(
-            db, config, settings, clock, settings.parameter_keys, serving=False, observer=observer
-        )
-
-    @classmethod
-    def on(
-        cls,
+    def __init__(
+        self,
         db: Database,
         config: ConfigStore,
         settings: Settings,
@@ -94,23 +68,7 @@ class Worker:
         *,
         serving: bool,
         observer: RunMetrics | None = None,
-    ) -> Worker:
-        """A worker on an open database.
-
-        Args:
-            db: The database of the runs.
-            config: The administrator's configuration.
-            settings: As for :meth:`build`.
-            clock: As for :meth:`build`.
-            keys: The keys for the secrets in the parameters of tasks.
-            serving: True if this process serves the API. Then it leaves runs to other workers, if there are any, unless
-                its settings prevent that.
-            observer: Called with the executed runs, for metrics.
-
-        Raises:
-            ConfigurationError: As for :meth:`build`.
-        """
-
+    ) -> None:
         async def allowed_commands() -> tuple[str, ...]:
             listed = (await config.current()).allowed_commands
             return listed if permits_listed else harmless_of(listed)
@@ -119,79 +77,73 @@ class Worker:
             return await count_live_workers(db) == 0
 
         permits_listed = settings.commands == "listed" or (serving and settings.leaves_runs)
-        parameters = TaskParameters(
+        self.db = db
+        self._settings = settings
+        self._serving = serving
+        self.parameters = TaskParameters(
             HandlerRegistry.load(
                 HandlerEnvironment(allowed_commands, settings.http_allowed_networks)
             ),
             keys,
         )
-        events = LocalEvents()
-        notifier = None
-        if not settings.on_sqlite:
+        if settings.on_sqlite:
+            self.notifications = Notifications()
+        else:
             # SQLite needs no queue, so its packages are not imported.
-            from .tasks.queue import QueueNotifier
+            from .tasks.queue import QueueNotifications
 
-            notifier = QueueNotifier(settings.database_url)
-        stands_in = serving and settings.execute_runs == "auto" and notifier is not None
-        tracing = tracing_of(settings)
-        runner = Runner(
+            self.notifications = QueueNotifications(settings.database_url)
+        stands_in = serving and settings.execute_runs == "auto" and not settings.on_sqlite
+        self.tracing = tracing_of(settings)
+        self.runner = Runner(
             db,
             clock,
-            parameters,
+            self.parameters,
             config,
-            events,
+            self.notifications,
             concurrency=settings.workers,
-            notifier=notifier,
             should_acquire=no_worker_lives if stands_in else None,
             observer=observer,
-            tracing=tracing,
+            tracing=self.tracing,
         )
-        return cls(
-            settings=settings,
-            db=db,
-            parameters=parameters,
-            events=events,
-            notifier=notifier,
-            runner=runner,
-            config=config,
-            tracing=tracing,
-            serving=serving,
-        )
+
+    @classmethod
+    def beside(cls, settings: Settings, *, observer: RunMetrics | None = None) -> Worker:
+        """A worker beside processes that serve. Does not use the data folder, and opens no connection.
+
+        Args:
+            settings: The settings.
+            observer: As for the class.
+
+        Raises:
+            ConfigurationError: A setting is invalid.
+        """
+        clock = SystemClock()
+        db = Database.open(settings.database_url)
+        config = ConfigStore(Accounts(db, clock, Audit(db, clock)))
+        keys = settings.parameter_keys
+        return cls(db, config, settings, clock, keys, serving=False, observer=observer)
 
     async def execute_runs(self, stop: asyncio.Event, grace: timedelta | None = None) -> None:
         """Execute runs until `stop` is set; runs then get `grace`, :data:`RUN_GRACE` by default.
 
         A process that serves and never executes runs only waits for `stop`.
         """
-        if self.serving and self.settings.leaves_runs:
+        if self._serving and self._settings.leaves_runs:
             await stop.wait()
             return
-        stopping = asyncio.create_task(stop.wait(), name="stop of the runner")
-        listening = self._listen_to_queue(stop)
-        try:
+        # Without it, this process executes runs only while there are no workers.
+        listens = self._settings.execute_runs == "always" or not self._serving
+        async with asyncio.TaskGroup() as group:
+            if listens:
+                group.create_task(self.notifications.listen(self.runner.handle_notification, stop))
             while not stop.is_set():
-                working = asyncio.create_task(self.runner.run(), name="runner")
-                await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if working.done():
+                try:
+                    await self.runner.run(stop, RUN_GRACE if grace is None else grace)
+                except Exception:  # noqa: BLE001 - logged; a worker that stops helps no owner
                     # Only a bug ends the runner. Other workers take over its runs, like those of any dead worker.
-                    _log.error("the runner failed; restarting it", exc_info=working.exception())
-                    await asyncio.wait({stopping}, timeout=_RUNNER_PAUSE_SECONDS)
-                else:
-                    self.runner.stop(RUN_GRACE if grace is None else grace)
-                    await working
-        finally:
-            stopping.cancel()
-            if listening is not None:
-                await listening
-
-    def _listen_to_queue(self, stop: asyncio.Event) -> asyncio.Task[None] | None:
-        """Listen to the queue, unless this process executes runs only while there are no workers, or is on SQLite."""
-        if self.settings.on_sqlite or (self.serving and self.settings.execute_runs != "always"):
-            return None
-        from .tasks.queue import listen
-
-        listening = listen(self.settings.database_url, self.runner.handle_notification, stop=stop)
-        return asyncio.create_task(listening, name="queue")
+                    _log.exception("the runner failed; restarting it")
+                    await wait_for_event(stop, _RUNNER_PAUSE_SECONDS)
 
 
 def tracing_of(settings: Settings) -> Tracing | None:

@@ -32,7 +32,7 @@ from task_service.accounts.key_audit import KeyAudit
 from task_service.accounts.users import User
 from task_service.db import schema
 from task_service.tasks.models import NewTask, RunState
-from task_service.tasks.notifications import LocalEvents
+from task_service.tasks.notifications import Notifications
 from task_service.tasks.runs import Runs
 from task_service.tasks.tasks import Tasks
 from task_service.tasks.worker_runs import Outcome, WorkerRuns
@@ -146,7 +146,7 @@ async def test_concurrent_writes_do_not_deadlock(
     processes: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = processes[0]
-    events, config = LocalEvents(), Config()
+    notifications, config = Notifications(), Config()
     made = Tasks(one.accounts, parameters(config))
     new = NewTask(name="Task", handler="anything", params={"do": "nothing"})
     tasks: dict[User, str] = {}
@@ -163,7 +163,9 @@ async def test_concurrent_writes_do_not_deadlock(
         workers: list[asyncio.Task[None]] = []
         for number, it in enumerate(processes):
             monkeypatch.setattr(it.throttle, "attempt", uncounted)
-            worker = WorkerRuns(it.db, it.clock, config, worker_id=f"w{number}", lease=LEASE)
+            worker = WorkerRuns(
+                it.db, it.clock, config, notifications, worker_id=f"w{number}", lease=LEASE
+            )
             workers.append(asyncio.create_task(execute_runs(worker, finished)))
             store = AsyncSQLAlchemyKeyStore(
                 it.db.engine, schema.api_keys, on_change=KeyAudit(it.db, it.audit).on_change
@@ -176,7 +178,7 @@ async def test_concurrent_writes_do_not_deadlock(
                 tokens=it.tokens,
                 clock=it.clock,
             )
-            runs = Runs(it.accounts, config, events, parameters(config))
+            runs = Runs(it.accounts, config, notifications, parameters(config))
             clients += [
                 Client(it, keys, runs, tasks, seed=10 * number + seed) for seed in range(CLIENTS)
             ]

@@ -27,7 +27,7 @@ from task_service.handlers.base import one_line
 
 from .masked_output import MaskedOutput
 from .models import RunState
-from .notifications import LocalEvents, wait_for_event
+from .notifications import Notifications, wait_for_event
 from .parameters import TaskParameters
 from .run_log import RunLog
 from .worker_runs import AcquiredRun, Outcome, WorkerRuns
@@ -65,7 +65,7 @@ class Execution:
         worker_runs: Writes its log, progress and outcome.
         parameters: Opens the parameters of the run.
         clock: The clock of the run.
-        events: Notified when the run has more log or progress.
+        notifications: Notified when the run has more log or progress.
         lease: The time until which this process may act on the run.
 
     Attributes:
@@ -78,7 +78,7 @@ class Execution:
         worker_runs: WorkerRuns,
         parameters: TaskParameters,
         clock: Clock,
-        events: LocalEvents,
+        notifications: Notifications,
         *,
         lease: RunLease,
     ) -> None:
@@ -88,7 +88,7 @@ class Execution:
         self._worker_runs = worker_runs
         self._parameters = parameters
         self._clock = clock
-        self._events = events
+        self._notifications = notifications
         self._log = RunLog(clock, saved=run.log)
         self._progress: Progress | None = None
         self._has_progressed = asyncio.Event()
@@ -203,7 +203,7 @@ class Execution:
         if batch is not None:
             await self._worker_runs.append_log(self.run, batch)
             self._log.acknowledge()
-            self._events.run_changed(self.run.run_id)
+            self._notifications.run_changed(self.run.run_id)
 
     def _report_progress(self, progress: Progress) -> None:
         if progress != self._progress:
@@ -221,7 +221,7 @@ class Execution:
             except StoreUnavailable:
                 self._has_progressed.set()
             else:
-                self._events.run_changed(self.run.run_id)
+                self._notifications.run_changed(self.run.run_id)
             await asyncio.sleep(_PROGRESS_PAUSE)
 
     async def _settle(self, end: Outcome | StopReason) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from msk_auth.errors import StoreUnavailable
 from task_service.db.engine import POSTGRES_CONNECT, parse_url
 
-from .notifications import wait_for_event
+from .notifications import Notifications, wait_for_event
 from .status import STALLED_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -44,26 +44,20 @@ _WITHDRAW: Final = text(
 )
 
 
-class QueueNotifier:
-    """Notifies workers by adding jobs to the queue.
+class QueueNotifications(Notifications):
+    """The notifications of this process, and of others through the queue.
 
     Args:
         url: The URL of the service's PostgreSQL database.
     """
 
     def __init__(self, url: str) -> None:
-        self._app = _app(parse_url(url))
+        super().__init__()
+        self._url = parse_url(url)
+        self._app = _app(self._url)
 
-    async def notify(self, connection: AsyncConnection, run_id: str) -> None:
-        """Announce a queued run.
-
-        Args:
-            connection: The connection, in the transaction that queues the run: both are committed, or neither.
-            run_id: The id of the run.
-
-        Raises:
-            StoreUnavailable: The database cannot answer.
-        """
+    async def announce(self, connection: AsyncConnection, run_id: str) -> None:
+        """Add a job; see :meth:`.Notifications.announce`."""
         driver = (await connection.get_raw_connection()).driver_connection
         job = Job(
             queue=_QUEUE,
@@ -78,49 +72,38 @@ class QueueNotifier:
             raise StoreUnavailable from error
 
     async def withdraw(self, connection: AsyncConnection, run_ids: Sequence[str]) -> None:
-        """Delete the jobs of runs that are no longer queued, except for fetched jobs."""
+        """Delete the jobs of runs, except for fetched jobs; see :meth:`.Notifications.withdraw`."""
         await connection.execute(_WITHDRAW, {"run_ids": list(run_ids)})
 
-
-async def listen(
-    url: str,
-    handle_notification: Callable[[], Awaitable[None]],
-    *,
-    stop: asyncio.Event,
-) -> None:
-    """Handle the queue's notifications until `stop` is set; reconnect while the database does not answer.
-
-    Args:
-        url: The URL of the service's PostgreSQL database.
-        handle_notification: Called for each job, one job at a time. It returns when this worker has room for the next job.
-        stop: Ends this function, and cancels the current call.
-    """
-    # Procrastinate logs each job twice, and each lost connection with a traceback. This module logs the important events.
-    logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
-    _log_failures_in_one_line(asyncio.get_running_loop())
-    stopping = asyncio.create_task(stop.wait(), name="stop of the queue")
-    try:
-        while not stop.is_set():
-            working = asyncio.create_task(_work(url, handle_notification), name="queue")
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
+    async def listen(
+        self, handle_notification: Callable[[], Awaitable[None]], stop: asyncio.Event
+    ) -> None:
+        """Handle jobs, and reconnect while the database does not answer; see :meth:`.Notifications.listen`."""
+        # Procrastinate logs each job twice, and each lost connection with a traceback. This module logs the important events.
+        logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
+        _log_failures_in_one_line(asyncio.get_running_loop())
+        stopping = asyncio.create_task(stop.wait(), name="stop of the queue")
+        try:
+            while not stop.is_set():
+                working = asyncio.create_task(_work(self._url, handle_notification), name="queue")
+                await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 # It then ends in order, and removes itself from the list of workers.
                 working.cancel()
-            # A frozen database must not keep this process from stopping.
-            await asyncio.wait({working}, timeout=_STOP_SECONDS)
-            if not stop.is_set():
-                ended = None if working.cancelled() else working.exception()
-                why = "" if ended is None else f" ({type(ended).__name__})"
-                _log.warning(
-                    "cannot listen to the queue%s; this worker polls the database for runs", why
-                )
-                await wait_for_event(stop, _PAUSE_SECONDS)
-    finally:
-        stopping.cancel()
+                # A frozen database must not keep this process from stopping.
+                await asyncio.wait({working}, timeout=_STOP_SECONDS)
+                if not stop.is_set():
+                    ended = None if working.cancelled() else working.exception()
+                    why = "" if ended is None else f" ({type(ended).__name__})"
+                    _log.warning(
+                        "cannot listen to the queue%s; this worker polls the database for runs", why
+                    )
+                    await wait_for_event(stop, _PAUSE_SECONDS)
+        finally:
+            stopping.cancel()
 
 
-async def _work(url: str, handle_notification: Callable[[], Awaitable[None]]) -> None:
-    app = _app(parse_url(url))
+async def _work(url: URL, handle_notification: Callable[[], Awaitable[None]]) -> None:
+    app = _app(url)
 
     @app.task(name=_TASK, queue=_QUEUE)
     async def execute_run(run_id: str) -> None:  # noqa: ARG001 - whichever run is next is executed

@@ -26,7 +26,7 @@ from task_service.db.schema import run_log, runs
 from task_service.handlers import Progress, Stream
 
 from .models import LogLine, RunState
-from .notifications import LocalEvents, wait_for_event
+from .notifications import Notifications, wait_for_event
 
 HEAD_BYTES: Final = 2 * 1024 * 1024
 """The maximum kept size of the beginning of a run's output, over all its attempts, in bytes of UTF-8."""
@@ -234,7 +234,7 @@ class LogReader:
 
     Args:
         db: The service's database.
-        events: The events of this process, so that its own runs are followed without delay.
+        notifications: The notifications of this process, so that its own runs are followed without delay.
         clock: The clock, whose monotonic side measures the heartbeats.
         poll: The time between reads without an event: another process may execute the run.
         heartbeat: The silence after which to yield a :class:`Heartbeat`.
@@ -243,14 +243,14 @@ class LogReader:
     def __init__(
         self,
         db: Database,
-        events: LocalEvents,
+        notifications: Notifications,
         clock: Clock,
         *,
         poll: timedelta = timedelta(seconds=1),
         heartbeat: timedelta = timedelta(seconds=15),
     ) -> None:
         self._db = db
-        self._events = events
+        self._notifications = notifications
         self._clock = clock
         self._poll = poll.total_seconds()
         self._heartbeat = heartbeat.total_seconds()
@@ -291,7 +291,7 @@ class LogReader:
         Raises:
             StoreUnavailable: The database does not answer. The client retries from its last number.
         """
-        with self._events.subscribe(run_id) as changed:
+        with self._notifications.subscribe(run_id) as changed:
             yielded_at = self._clock.monotonic()
             reported: Progress | None = None
             while True:

@@ -33,14 +33,12 @@ from .execution import (
     StopReason,
     log_failure,
 )
-from .notifications import LocalEvents, wait_for_event
+from .notifications import Notifications, wait_for_event
 from .parameters import TaskParameters
 from .worker_runs import LeaseWatch, ObservedLease, WorkerRuns
 
 if TYPE_CHECKING:
     from task_service.tracing import Tracing
-
-    from .queue import QueueNotifier
 
 _log = logging.getLogger(__name__)
 
@@ -56,12 +54,11 @@ class Runner:
         clock: The clock, whose monotonic side measures the leases.
         parameters: Opens the parameters of runs.
         config: The administrator's live settings.
-        events: The events of this process, shared with `Tasks` and `Runs`.
+        notifications: The notifications of this process, shared with `Runs`.
         concurrency: The number of runs executed at once.
         worker_id: Unique for each start on all machines; random if not given.
         lease: The length of a lease; see :data:`LEASE`.
         poll: The time between checks without a notification.
-        notifier: As for :class:`.worker_runs.WorkerRuns`.
         should_acquire: Called once in a poll. While it returns False, other workers acquire the runs.
         observer: Called with the executed runs.
         tracing: Begins and ends the spans of runs; None makes none.
@@ -73,13 +70,12 @@ class Runner:
         clock: Clock,
         parameters: TaskParameters,
         config: ConfigStore,
-        events: LocalEvents,
+        notifications: Notifications,
         *,
         concurrency: int = 4,
         worker_id: str | None = None,
         lease: timedelta = LEASE,
         poll: timedelta = timedelta(seconds=1),
-        notifier: QueueNotifier | None = None,
         should_acquire: Callable[[], Awaitable[bool]] | None = None,
         observer: RunMetrics | None = None,
         tracing: Tracing | None = None,
@@ -87,10 +83,10 @@ class Runner:
         self.worker_id = new_id("wrk") if worker_id is None else worker_id
         self._clock = clock
         self._parameters = parameters
-        self._events = events
+        self._notifications = notifications
         self._concurrency = concurrency
         self._worker_runs = WorkerRuns(
-            db, clock, config, worker_id=self.worker_id, lease=lease, notifier=notifier
+            db, clock, config, notifications, worker_id=self.worker_id, lease=lease
         )
         self._watch = LeaseWatch(clock, lease)
         self._lease = lease.total_seconds()
@@ -106,28 +102,21 @@ class Runner:
         self._executions: dict[Execution, asyncio.Task[None]] = {}
         # Set when the control loop has looked for runs, and there is room for more.
         self._has_room = asyncio.Event()
-        self._stopping = asyncio.Event()
         self._over = asyncio.Event()
-        self._grace = timedelta(0)
 
-    def stop(self, grace: timedelta) -> None:
-        """Acquire no more runs, let executing runs continue for `grace`, then queue the rest again.
+    async def run(self, stop: asyncio.Event, grace: timedelta) -> None:
+        """Work until `stop` is set. Then acquire no more runs, and queue those again that do not end within `grace`.
 
-        Then :meth:`run` returns.
+        Cancellation stops all runs immediately and writes nothing.
         """
-        self._grace = grace
-        self._stopping.set()
-        self._events.runner_wake.set()
-
-    async def run(self) -> None:
-        """Work until :meth:`stop` is called. Cancellation stops all runs immediately and writes nothing."""
         async with asyncio.TaskGroup() as group:
             loops = [
+                group.create_task(self._wake_at(stop)),
                 group.create_task(self._run_every(self._lease / 3, self._renew)),
                 group.create_task(self._run_every(self._lease / 30, self._fence)),
             ]
-            await self._control(group)
-            await self._wind_down()
+            await self._control(group, stop)
+            await self._wind_down(grace)
             self._over.set()
             await background.end(*loops, grace=1.0)
 
@@ -137,27 +126,31 @@ class Runner:
         Until then the caller leaves further notifications to other workers.
         """
         self._has_room.clear()
-        self._events.runner_wake.set()
+        self._notifications.runner_wake.set()
         await self._has_room.wait()
 
     # The loops
 
-    async def _control(self, group: asyncio.TaskGroup) -> None:
+    async def _wake_at(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._notifications.runner_wake.set()
+
+    async def _control(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         backoff = 0.0
-        while not self._stopping.is_set():
-            self._events.runner_wake.clear()
+        while not stop.is_set():
+            self._notifications.runner_wake.clear()
             try:
                 await self._look_at_leases()
-                if self._may_acquire and not self._stopping.is_set():
+                if self._may_acquire and not stop.is_set():
                     await self._acquire(group)
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps no owner
                 # Even if notifications arrive: there may be many, and the database needs the pause.
                 backoff = min(MAX_BACKOFF_SECONDS, max(self._poll, 2 * backoff))
                 log_failure("the runner cannot look for runs; it will retry", error)
-                await wait_for_event(self._stopping, backoff)
+                await wait_for_event(stop, backoff)
             else:
                 backoff = 0.0
-                await wait_for_event(self._events.runner_wake, self._poll)
+                await wait_for_event(self._notifications.runner_wake, self._poll)
 
     async def _run_every(self, pause: float, do: Callable[[], Awaitable[None]]) -> None:
         # Cancellation usually ends the loop, but a driver that loses its connection at that moment may swallow it.
@@ -222,12 +215,15 @@ class Runner:
                     self._worker_runs,
                     self._parameters,
                     self._clock,
-                    self._events,
+                    self._notifications,
                     lease=RunLease(began + self._hold),
                 )
                 self._executions[execution] = group.create_task(self._execute(execution))
-                self._events.run_changed(run.run_id)
-        if len(self._executions) < self._concurrency and not self._events.runner_wake.is_set():
+                self._notifications.run_changed(run.run_id)
+        if (
+            len(self._executions) < self._concurrency
+            and not self._notifications.runner_wake.is_set()
+        ):
             self._has_room.set()
 
     async def _execute(self, execution: Execution) -> None:
@@ -252,11 +248,11 @@ class Runner:
                 outcome = execution.outcome
                 self._tracing.end_run(span, None if outcome is None else outcome.state)
             del self._executions[execution]
-            self._events.run_changed(run.run_id)
-            self._events.runner_wake.set()
+            self._notifications.run_changed(run.run_id)
+            self._notifications.runner_wake.set()
 
-    async def _wind_down(self) -> None:
-        await self._wait_for_executions(self._grace.total_seconds())
+    async def _wind_down(self, grace: timedelta) -> None:
+        await self._wait_for_executions(grace.total_seconds())
         for each in self._executions:
             each.stop(StopReason.RELEASED)
         # The handlers get time to stop, and the database a last chance.

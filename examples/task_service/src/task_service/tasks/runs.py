@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Row, and_, delete, func, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -40,11 +40,8 @@ from .models import (
     RunState,
 )
 from .next_run import OWNER_DISABLED, REQUESTED_WITH
-from .notifications import LocalEvents
+from .notifications import Notifications
 from .parameters import TaskParameters
-
-if TYPE_CHECKING:
-    from .queue import QueueNotifier
 
 READ = "tasks:read"
 RUN = "tasks:run"
@@ -159,9 +156,8 @@ class Runs:
     Args:
         accounts: The database and the audit log.
         config: The administrator's live settings.
-        events: The events of this process.
+        notifications: Notifies workers and readers.
         parameters: Accepts changed parameters of a rerun, and masks secrets.
-        notifier: Notifies other workers; None if there are none.
 
     Every method raises StoreUnavailable when the database does not answer.
     """
@@ -170,16 +166,13 @@ class Runs:
         self,
         accounts: Accounts,
         config: ConfigStore,
-        events: LocalEvents,
+        notifications: Notifications,
         parameters: TaskParameters,
-        *,
-        notifier: QueueNotifier | None = None,
     ) -> None:
-        self._notifier = notifier
         self._parameters = parameters
         self._accounts = accounts
         self._config = config
-        self._events = events
+        self._notifications = notifications
 
     async def request(
         self,
@@ -261,10 +254,9 @@ class Runs:
                         created_at=change.now,
                     )
                 )
-            if self._notifier is not None:
-                await self._notifier.notify(connection, run.id)
+            await self._notifications.announce(connection, run.id)
             await change.record("run.requested", run.id, task_id=task_id, **details)
-        self._events.runner_wake.set()
+        self._notifications.runner_wake.set()
         return run
 
     async def rerun(
@@ -421,9 +413,9 @@ class Runs:
             if ids and before.cancel_requested_at is None:
                 await change.record("run.cancelled", run_id)
             run = as_run((await connection.execute(select(runs).where(*this))).one())
-            if self._notifier is not None and run.state is RunState.CANCELLED:
-                await self._notifier.withdraw(connection, ids)
-        self._events.run_changed(run_id)
+            if run.state is RunState.CANCELLED:
+                await self._notifications.withdraw(connection, ids)
+        self._notifications.run_changed(run_id)
         return run
 
     async def cancel_of_key(self, principal: Principal[Any], key_id: str) -> Sequence[str]:

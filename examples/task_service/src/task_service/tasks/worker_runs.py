@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import (
     Row,
@@ -35,11 +35,9 @@ from task_service.request_record import RequestRecord
 
 from .models import RunState
 from .next_run import NEXT_RUNS, lock_acquiring, note_turns
+from .notifications import Notifications
 from .run_log import KeptLine, LogBatch, SavedLog
 from .runs import cancel_runs
-
-if TYPE_CHECKING:
-    from .queue import QueueNotifier
 
 MAX_ATTEMPTS: Final = 3
 """The maximum number of attempts: a run that ends every worker must not be retried for ever."""
@@ -131,9 +129,9 @@ class WorkerRuns:
         db: The service's database.
         clock: The clock, for the times that users see.
         config: The configuration, read for each run for the limit of concurrent runs.
+        notifications: Notifies other workers of runs that are queued again.
         worker_id: An id that is unique for each start of a worker, on all machines; at most 64 characters.
         lease: The time for which a run is held without a renewal.
-        notifier: Notifies other workers of runs that are queued again; None if there are none.
 
     Every method raises StoreUnavailable when the database does not answer; the change may then have been made.
     """
@@ -143,17 +141,17 @@ class WorkerRuns:
         db: Database,
         clock: Clock,
         config: ConfigStore,
+        notifications: Notifications,
         *,
         worker_id: str,
         lease: timedelta,
-        notifier: QueueNotifier | None = None,
     ) -> None:
         self._db = db
         self._clock = clock
         self._config = config
         self._worker_id = worker_id
         self._lease = lease
-        self._notifier = notifier
+        self._notifications = notifications
 
     async def acquire(self, room: int) -> list[AcquiredRun]:
         """Acquire the next runs (:mod:`.next_run`), and withdraw their notifications. Runs that must not start are cancelled.
@@ -178,8 +176,8 @@ class WorkerRuns:
                         await cancel_runs(connection, this, now, error=row.refusal)
                 accepted = [row for row in found if row.refusal is None]
                 acquired = await self._start(connection, accepted, now) if accepted else []
-                if found and self._notifier is not None:
-                    await self._notifier.withdraw(connection, [row.id for row in found])
+                if found:
+                    await self._notifications.withdraw(connection, [row.id for row in found])
             if acquired or not found:
                 return acquired
 
@@ -315,9 +313,8 @@ class WorkerRuns:
         else:
             attempt = row.attempt if was_executed else row.attempt - 1
             values = {"state": RunState.QUEUED, "started_at": None, "attempt": attempt}
-            if self._notifier is not None:
-                await self._notifier.withdraw(connection, [row.id])
-                await self._notifier.notify(connection, row.id)
+            await self._notifications.withdraw(connection, [row.id])
+            await self._notifications.announce(connection, row.id)
         await connection.execute(
             update(runs)
             .where(runs.c.id == row.id)
