@@ -72,7 +72,7 @@ class World(runs_support.World):
         """A run that a worker has ended so."""
         run = await self.runs.request(ANN, self.task_id)
         worker = self.worker()
-        assert await worker.finish(await acquire(worker), outcome, None)
+        assert await worker.finish(await acquire(worker), outcome)
         return run.id
 
 

@@ -77,7 +77,7 @@ async def test_disabling_a_user_ends_queued_runs_and_stops_running_ones(it: Worl
     assert await worker.acquire(1) == []
     # On any machine: the worker reads the request from the database.
     assert await to_be_stopped(worker) == {running.id}
-    assert await worker.finish(acquired, Outcome(RunState.CANCELLED), None)
+    assert await worker.finish(acquired, Outcome(RunState.CANCELLED))
     stopped = await it.get(running)
     assert (stopped.state, stopped.error) == (RunState.CANCELLED, OWNER_DISABLED)
 
@@ -88,7 +88,7 @@ async def test_the_runs_of_a_disabled_user_do_not_come_back(it: World) -> None:
     worker, other = it.worker(), it.worker("other")
     acquired_runs = [await acquire(worker) for _ in range(2)]
     await it.disable()
-    assert await worker.release(acquired_runs[0], None)
+    assert await worker.release(acquired_runs[0])
     assert await other.reclaim(await other.observed_leases()) == 1
     await it.accounts.users.change(it.ann.id, disabled=False)
     assert await other.acquire(1) == []

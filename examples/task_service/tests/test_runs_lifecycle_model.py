@@ -239,7 +239,7 @@ class Lifecycle(RuleBasedStateMachine):
         worker = self.workers[index]
         each = self.pick(worker.executions, pick)
         if each is not None:
-            self.do(worker.runs.release(each.run, None))
+            self.do(worker.runs.release(each.run))
             self.put_aside(worker, each)
 
     @rule(index=WORKERS)
@@ -256,7 +256,7 @@ class Lifecycle(RuleBasedStateMachine):
         if each is None:
             return
         late = self.world.worker(each.run.worker_id)
-        if self.do(late.finish(each.run, Outcome(RunState.SUCCEEDED), None)):
+        if self.do(late.finish(each.run, Outcome(RunState.SUCCEEDED))):
             self.complete(each.run, RunState.SUCCEEDED)
 
     @rule(seconds=st.sampled_from([0.5, 1, 2, 5, 5, 5, 7, 20, 3600]))
@@ -324,16 +324,15 @@ class Lifecycle(RuleBasedStateMachine):
         worker.stale.append(each)
 
     def save(self, worker: Worker, each: Execution) -> None:
-        batch = each.log.next_batch()
+        batch = each.log.take()
         assert batch is not None
         if self.do(worker.runs.append_log(each.run, batch)):
             self.logged[each.run.run_id] += "".join(line.text for line in batch.lines)
-            each.log.acknowledge()
         else:
             self.put_aside(worker, each)
 
     def end(self, worker: Worker, each: Execution, outcome: Outcome) -> None:
-        if self.do(worker.runs.finish(each.run, outcome, None)):
+        if self.do(worker.runs.finish(each.run, outcome)):
             self.complete(each.run, outcome.state)
         self.put_aside(worker, each)
 

@@ -20,9 +20,8 @@ from task_service.tasks.run_log import (
 
 
 def take(log: RunLog) -> LogBatch:
-    batch = log.next_batch()
+    batch = log.take()
     assert batch is not None
-    log.acknowledge()
     return batch
 
 
@@ -46,34 +45,32 @@ def test_consecutive_writes_to_one_stream_become_one_line() -> None:
     assert (batch.kept_bytes, batch.missing_bytes) == (14, 0)
 
 
-def test_a_batch_stays_the_same_until_it_is_acknowledged() -> None:
+def test_a_batch_has_the_lines_since_the_one_before() -> None:
     log = RunLog(FakeClock())
-    assert log.next_batch() is None
+    assert log.take() is None
     log.write("stdout", "a")
     assert log.written.is_set()
-    first = log.next_batch()
+    first = take(log)
+    assert not log.written.is_set()
     log.write("stdout", "b")
-    assert log.next_batch() is first
-    assert log.has_more
-    log.acknowledge()
     assert log.written.is_set()
-    second = log.next_batch()
-    assert second is not None
+    second = take(log)
+    assert [line.text for line in first.lines] == ["a"]
     assert [(line.seq, line.text) for line in second.lines] == [(2, "b")]
     assert second.kept_bytes == 2
-    assert not log.has_more
-    log.acknowledge()
-    assert not log.written.is_set()
-    assert log.next_batch() is None
+    assert log.take() is None
 
 
 def test_closing_wakes_a_task_that_waits_for_output() -> None:
     log = RunLog(FakeClock())
-    log.close()
     log.write("stdout", "a")
-    take(log)
+    log.close()
+    assert [line.text for line in take(log).lines] == ["a"]
     assert log.written.is_set()
     assert log.closed.is_set()
+    # Of a handler that does not stop.
+    log.write("stdout", "b")
+    assert log.take() is None
 
 
 @pytest.mark.parametrize(
@@ -151,7 +148,7 @@ def test_an_attempt_continues_the_log_of_the_one_before() -> None:
     # Of a version that kept the end alone: there is no first line.
     lines = tuple(KeptLine(seq, MAX_LINE_BYTES, 2) for seq in range(5, 5 + count))
     log = RunLog(FakeClock(), saved=SavedLog(lines, missing_bytes=10, missing_lines=1))
-    assert log.next_batch() is None
+    assert log.take() is None
     log.write("system", "Attempt 2\n")
     first = take(log)
     assert (first.lines[0].seq, first.delete_through, first.missing_bytes) == (5 + count, 0, 10)
@@ -176,10 +173,10 @@ def test_no_output_is_lost_or_duplicated(writes: list[tuple[str, str, bool]]) ->
     batches = []
     for stream, text, save in writes:
         log.write(stream, text)  # type: ignore[arg-type]
-        if save and log.next_batch() is not None:
-            batches.append(take(log))
-    if log.next_batch() is not None:
-        batches.append(take(log))
+        if save and (batch := log.take()) is not None:
+            batches.append(batch)
+    if (batch := log.take()) is not None:
+        batches.append(batch)
     lines = [line for batch in batches for line in batch.lines]
     assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
     for wanted in ("stdout", "stderr"):

@@ -566,18 +566,19 @@ async def test_an_outcome_is_not_lost(
     standing: StandingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = 0
-    settle = Execution._try_to_settle
+    settle = Execution._settle
 
     async def count(self: Execution, *args: Any) -> bool:
         nonlocal tries
         tries += 1
         return await settle(self, *args)
 
-    monkeypatch.setattr(Execution, "_try_to_settle", count)
+    monkeypatch.setattr(Execution, "_settle", count)
     blocker = Blocker()
     async with standing.running() as runner:
         run = await standing.request(blocker)
-        await within(blocker.started)
+        # The outcome is written after the log.
+        await eventually(lambda: standing.text(run))
         with failing(standing.db):
             blocker.release.set()
             await eventually(lambda: tries > 0)

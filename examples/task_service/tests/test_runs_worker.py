@@ -90,7 +90,7 @@ def written(*texts: str, clock: FakeClock, after: LogBatch | None = None) -> Log
     log = RunLog(clock, saved=SavedLog(saved))
     for text in texts:
         log.write("stdout", text)
-    batch = log.next_batch()
+    batch = log.take()
     assert batch is not None
     return batch
 
@@ -229,7 +229,7 @@ async def test_urgent_runs_go_first_and_respect_their_owners_limit(
     acquired_runs = [await acquire(worker) for _ in range(4)]
     assert [each.run_id for each in acquired_runs] == [*(run.id for run in urgent + theirs[:2])]
     assert await worker.acquire(1) == []
-    await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED), None)
+    await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED))
     assert (await acquire(worker)).run_id == normal.id
 
 
@@ -262,7 +262,7 @@ async def test_an_owner_at_the_limit_keeps_their_turn(world: World) -> None:
     assert [first.run_id, second.run_id] == [mine[0].id, theirs[0].id]
     assert await worker.acquire(1) == []
     for each in (second, first):
-        await worker.finish(each, Outcome(RunState.SUCCEEDED), None)
+        await worker.finish(each, Outcome(RunState.SUCCEEDED))
     # The owner at the limit is first: their turn has not changed.
     assert (await acquire(worker)).run_id == mine[1].id
     assert (await acquire(worker)).run_id == theirs[1].id
@@ -316,7 +316,7 @@ async def test_a_user_has_no_more_concurrent_runs_than_allowed(world: World) -> 
     acquired_runs = [await acquire(worker) for _ in range(3)]
     assert [acquired.run_id for acquired in acquired_runs] == [mine[0].id, theirs.id, mine[1].id]
     assert await worker.acquire(1) == []
-    await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED), None)
+    await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED))
     assert (await acquire(worker)).run_id == mine[2].id
     # A change takes effect at once.
     more = await world.queue()
@@ -386,13 +386,13 @@ async def test_the_run_of_a_killed_worker_is_queued_again(world: World) -> None:
     # Whatever the first does now changes nothing.
     late = written("late", clock=world.clock, after=batch)
     assert not await killed.append_log(acquired, late)
-    assert not await killed.finish(acquired, Outcome(RunState.SUCCEEDED), late)
-    assert not await killed.release(acquired, late)
+    assert not await killed.finish(acquired, Outcome(RunState.SUCCEEDED))
+    assert not await killed.release(acquired)
     assert await killed.renew([acquired]) == []
     assert await living.reclaim(seen) == 0
     assert (await world.get(run.id)).state is RunState.RUNNING
     assert await text_of(world, run.id) == "before"
-    assert await living.finish(second, Outcome(RunState.SUCCEEDED, 0), None)
+    assert await living.finish(second, Outcome(RunState.SUCCEEDED, 0))
     assert (await world.get(run.id)).attempt == 2
 
 
@@ -406,12 +406,11 @@ async def test_the_middle_of_a_long_output_leaves_the_database(world: World) -> 
         text = f"{number} " + "x" * 100_000 + "\n"
         whole += text
         log.write("stdout", text)
-        batch = log.next_batch()
+        batch = log.take()
         assert batch is not None
         # Twice, as when the answer to the commit is lost.
         assert await worker.append_log(acquired, batch)
         assert await worker.append_log(acquired, batch)
-        log.acknowledge()
     head, tail = await parts_of(world, run.id)
     shown = await world.get(run.id)
     assert whole.startswith(head)
@@ -427,7 +426,9 @@ async def test_the_middle_of_a_long_output_leaves_the_database(world: World) -> 
     assert sum(line.size for line in second.log.lines) == len(head + tail)
     log = RunLog(world.clock, saved=second.log)
     log.write("stdout", "y" * 20_000)
-    assert await other.finish(second, Outcome(RunState.SUCCEEDED), log.next_batch())
+    batch = log.take()
+    assert batch is not None
+    assert await other.append_log(second, batch)
     same, tail = await parts_of(world, run.id)
     assert same == head
     assert (whole + "y" * 20_000).endswith(tail)
@@ -442,8 +443,8 @@ async def test_a_worker_does_not_hold_its_own_earlier_attempt(world: World) -> N
     assert (second.worker_id, second.attempt) == (first.worker_id, 2)
     batch = written("late", clock=world.clock)
     assert not await worker.append_log(first, batch)
-    assert not await worker.finish(first, Outcome(RunState.SUCCEEDED), batch)
-    assert not await worker.release(first, batch)
+    assert not await worker.finish(first, Outcome(RunState.SUCCEEDED))
+    assert not await worker.release(first)
     assert (await world.get(run.id)).state is RunState.RUNNING
     assert await text_of(world, run.id) == ""
 
@@ -499,14 +500,15 @@ async def test_a_released_run_keeps_its_attempt_and_its_log(world: World) -> Non
     run = await world.queue()
     stopping, other = world.worker("w1"), world.worker("w2")
     acquired = await acquire(stopping)
-    assert await stopping.release(acquired, written("some", clock=world.clock))
+    assert await stopping.append_log(acquired, written("some", clock=world.clock))
+    assert await stopping.release(acquired)
     waiting = await world.get(run.id)
     assert (waiting.state, waiting.attempt, waiting.started_at) == (RunState.QUEUED, 0, None)
     assert await text_of(world, run.id) == "some"
     again = await acquire(other)
     assert (again.attempt, again.log) == (1, SavedLog((KeptLine(1, 4, 0),)))
     # The same attempt, and yet not its run.
-    assert not await stopping.finish(acquired, Outcome(RunState.SUCCEEDED), None)
+    assert not await stopping.finish(acquired, Outcome(RunState.SUCCEEDED))
 
 
 async def test_releasing_a_cancelled_run_ends_it(world: World) -> None:
@@ -514,29 +516,32 @@ async def test_releasing_a_cancelled_run_ends_it(world: World) -> None:
     worker = world.worker("w1")
     acquired = await acquire(worker)
     await world.runs.cancel(ANN, run.id)
-    assert await worker.release(acquired, None)
+    assert await worker.release(acquired)
     over = await world.get(run.id)
     assert (over.state, over.attempt) == (RunState.CANCELLED, 1)
     assert over.finished_at is not None
 
 
-async def test_the_end_and_the_last_of_the_log_are_written_together(world: World) -> None:
+async def test_a_run_that_has_ended_takes_no_more_output(world: World) -> None:
     run = await world.queue()
     worker = world.worker("w1")
     acquired = await acquire(worker)
     first = written("a", clock=world.clock)
     last = written("b", clock=world.clock, after=first)
     assert await worker.append_log(acquired, first)
+    assert await worker.append_log(acquired, last)
     world.clock.advance(3)
     outcome = Outcome(RunState.FAILED, 2, "It broke.")
-    assert await worker.finish(acquired, outcome, last)
+    assert await worker.finish(acquired, outcome)
     ended = await world.get(run.id)
     assert (ended.state, ended.exit_code, ended.error) == (RunState.FAILED, 2, "It broke.")
     assert ended.finished_at == world.clock.now()
     assert await text_of(world, run.id) == "ab"
-    assert not await worker.finish(acquired, Outcome(RunState.SUCCEEDED), last)
-    assert not await worker.append_log(acquired, last)
+    assert not await worker.finish(acquired, Outcome(RunState.SUCCEEDED))
+    late = written("c", clock=world.clock, after=last)
+    assert not await worker.append_log(acquired, late)
     assert await world.get(run.id) == ended
+    assert await text_of(world, run.id) == "ab"
 
 
 # Judging leases
@@ -592,12 +597,11 @@ async def test_runs_that_end_together_are_ended_each_in_its_own_way(world: World
     seen = [each for each in await other.observed_leases() if each.run_id == lost.run_id]
     assert await other.reclaim(seen) == 1
     await world.runs.cancel(ROOT, two.run_id)
-    output = written("the end", clock=world.clock)
     ended = await asyncio.gather(
-        worker.finish(one, Outcome(RunState.SUCCEEDED, 0), output),
-        worker.finish(two, Outcome(RunState.CANCELLED), None),
-        worker.finish(lost, Outcome(RunState.SUCCEEDED, 0), output),
-        worker.finish(three, Outcome(RunState.FAILED, 3, "It failed."), None),
+        worker.finish(one, Outcome(RunState.SUCCEEDED, 0)),
+        worker.finish(two, Outcome(RunState.CANCELLED)),
+        worker.finish(lost, Outcome(RunState.SUCCEEDED, 0)),
+        worker.finish(three, Outcome(RunState.FAILED, 3, "It failed.")),
     )
     assert ended == [True, True, False, True]
     shown = [await world.get(run.run_id) for run in (one, two, three, lost)]
@@ -608,5 +612,3 @@ async def test_runs_that_end_together_are_ended_each_in_its_own_way(world: World
         (RunState.QUEUED, None, None),
     ]
     assert [run.finished_at for run in shown] == [world.clock.now()] * 3 + [None]
-    assert await text_of(world, one.run_id) == "the end"
-    assert await text_of(world, lost.run_id) == ""

@@ -138,7 +138,7 @@ async def execute_runs(worker: WorkerRuns, finished: asyncio.Event) -> None:
             await asyncio.sleep(0.01)
             continue
         await worker.renew(held)
-        ends = (worker.finish(run, Outcome(RunState.SUCCEEDED), None) for run in held)
+        ends = (worker.finish(run, Outcome(RunState.SUCCEEDED)) for run in held)
         await asyncio.gather(*ends)
 
 

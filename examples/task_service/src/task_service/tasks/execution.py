@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from traceback import format_exception
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msk_auth import Clock
 from msk_auth.errors import InputInvalid, StoreUnavailable
@@ -34,10 +36,13 @@ from .worker_runs import AcquiredRun, Outcome, WorkerRuns
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 STOP_SECONDS: Final = 5.0
 """The time that a cancelled handler may take to stop."""
 MAX_BACKOFF_SECONDS: Final = 5.0
 
+_FIRST_PAUSE: Final = 0.1
 _LOG_PAUSE: Final = 0.1
 # Each save of a flood replaces the whole kept end.
 _OVERFLOW_PAUSE: Final = 2.0
@@ -107,9 +112,14 @@ class Execution:
         ]
         try:
             end = await self._work()
+            if end is StopReason.LEASE_LOST:
+                # This worker must not write.
+                _log.warning("stopped the run %s: %s", self.run.run_id, end.value)
+                return
             self._log.close()
             await saving[0]
-            await self._settle(end)
+            if not await _until_answered(lambda: self._settle(end)):
+                _log.warning("another worker holds the run %s now", self.run.run_id)
         except Exception as error:  # noqa: BLE001 - logged; other runs go on
             log_failure(f"cannot finish the run {self.run.run_id}", error)
         finally:
@@ -183,26 +193,15 @@ class Execution:
         return result
 
     async def _save_log(self) -> None:
-        """Save the handler's output within a tenth of a second; the last batch is written with the outcome."""
+        """Save the handler's output within a tenth of a second, until the log is closed and saved."""
         log = self._log
-        pause = _LOG_PAUSE
         while True:
             await log.written.wait()
-            await wait_for_event(log.closed, pause)
-            if log.closed.is_set():
+            await wait_for_event(log.closed, _OVERFLOW_PAUSE if log.overflows else _LOG_PAUSE)
+            batch = log.take()
+            if batch is None:
                 return
-            try:
-                await self._save_batch()
-            except StoreUnavailable:
-                pause = min(MAX_BACKOFF_SECONDS, 2 * pause)
-            else:
-                pause = _OVERFLOW_PAUSE if log.overflows else _LOG_PAUSE
-
-    async def _save_batch(self) -> None:
-        batch = self._log.next_batch()
-        if batch is not None:
-            await self._worker_runs.append_log(self.run, batch)
-            self._log.acknowledge()
+            await _until_answered(partial(self._worker_runs.append_log, self.run, batch))
             self._notifications.run_changed(self.run.run_id)
 
     def _report_progress(self, progress: Progress) -> None:
@@ -216,40 +215,29 @@ class Execution:
             await self._has_progressed.wait()
             self._has_progressed.clear()
             assert self._progress is not None  # noqa: S101 - set before the event
-            try:
-                await self._worker_runs.report_progress(self.run, self._progress)
-            except StoreUnavailable:
-                self._has_progressed.set()
-            else:
-                self._notifications.run_changed(self.run.run_id)
+            save = partial(self._worker_runs.report_progress, self.run, self._progress)
+            await _until_answered(save)
+            self._notifications.run_changed(self.run.run_id)
             await asyncio.sleep(_PROGRESS_PAUSE)
 
-    async def _settle(self, end: Outcome | StopReason) -> None:
-        """Write the outcome, and retry on errors. If the lease is lost, this worker must not write."""
-        if end is StopReason.LEASE_LOST:
-            _log.warning("stopped the run %s: %s", self.run.run_id, end.value)
-            return
-        pause = _LOG_PAUSE
-        while True:
-            try:
-                if not await self._try_to_settle(end):
-                    _log.warning("another worker holds the run %s now", self.run.run_id)
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(pause)
-                pause = min(MAX_BACKOFF_SECONDS, 2 * pause)
-
-    async def _try_to_settle(self, end: Outcome | StopReason) -> bool:
-        log = self._log
-        batch = log.next_batch()
-        while log.has_more:
-            await self._save_batch()
-            batch = log.next_batch()
+    async def _settle(self, end: Outcome | StopReason) -> bool:
+        """Write the outcome, or release the run; False if this worker no longer holds the run."""
         if isinstance(end, StopReason):
-            return await self._worker_runs.release(self.run, batch)
-        is_finished = await self._worker_runs.finish(self.run, end, batch)
+            return await self._worker_runs.release(self.run)
+        is_finished = await self._worker_runs.finish(self.run, end)
         self.outcome = end if is_finished else None
         return is_finished
+
+
+async def _until_answered(write: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a write until the database answers."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await write()
+        except StoreUnavailable:
+            await asyncio.sleep(pause)
+            pause = min(MAX_BACKOFF_SECONDS, 2 * pause)
 
 
 def _outcome_of(run: AcquiredRun, work: asyncio.Task[HandlerResult]) -> Outcome | StopReason:

@@ -1,7 +1,7 @@
 """The log of a run: from its handler into the database, and from there, with the run's progress, to readers.
 
-:class:`RunLog` collects a handler's output, cleaned and in batches. A batch stays the same until it is acknowledged, and its
-lines are numbered. So writing a batch again is harmless, for example after the answer to a commit was lost.
+:class:`RunLog` collects a handler's output, cleaned and in batches. A batch never changes, and its lines are numbered. So
+writing a batch again is harmless, for example after the answer to a commit was lost.
 
 The beginning and the end of the output are kept: the run's work, and the reason of a failure. The number of a dropped line
 stays unused, so a reader finds the gap by the numbers, and the run has its size.
@@ -121,7 +121,6 @@ class RunLog:
             self._append(line)
         self._unsaved: dict[int, _Unsaved] = {}
         self._delete_through = 0
-        self._batch: LogBatch | None = None
         self.written = asyncio.Event()
         self.closed = asyncio.Event()
 
@@ -136,7 +135,12 @@ class RunLog:
         return self._missing_bytes > 0
 
     def write(self, stream: Stream, text: str) -> None:
-        """Add text. Characters that a database cannot store (NUL, lone surrogates) are replaced."""
+        """Add text. Characters that a database cannot store (NUL, lone surrogates) are replaced.
+
+        Text of a handler that continues after its run is over is dropped.
+        """
+        if self.closed.is_set():
+            return
         clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
         # A character has at most four bytes.
         for start in range(0, len(clean), _MAX_CHARACTERS):
@@ -150,33 +154,25 @@ class RunLog:
         self.closed.set()
         self.written.set()
 
-    def next_batch(self) -> LogBatch | None:
-        """The next batch to save; the same batch until it is acknowledged, and None if there is no output to save."""
-        if self._batch is None and self._unsaved:
-            self._batch = LogBatch(
-                lines=tuple(
-                    LogLine(seq=seq, at=line.at, stream=line.stream, text="".join(line.texts))
-                    for seq, line in self._unsaved.items()
-                ),
-                kept_bytes=self._head_bytes + self._tail_bytes,
-                missing_bytes=self._missing_bytes,
-                missing_lines=self._missing_lines,
-                delete_after=self._head_seq,
-                delete_through=self._delete_through,
-            )
-            self._unsaved.clear()
-        return self._batch
-
-    @property
-    def has_more(self) -> bool:
-        """True if there is output to save besides the current batch."""
-        return bool(self._unsaved)
-
-    def acknowledge(self) -> None:
-        """Forget the saved batch."""
-        self._batch = None
-        if not self._unsaved and not self.closed.is_set():
+    def take(self) -> LogBatch | None:
+        """The lines that have not been taken yet; None if there are none. To repeat a save, use the same batch."""
+        if not self.closed.is_set():
             self.written.clear()
+        if not self._unsaved:
+            return None
+        lines = tuple(
+            LogLine(seq=seq, at=line.at, stream=line.stream, text="".join(line.texts))
+            for seq, line in self._unsaved.items()
+        )
+        self._unsaved.clear()
+        return LogBatch(
+            lines=lines,
+            kept_bytes=self._head_bytes + self._tail_bytes,
+            missing_bytes=self._missing_bytes,
+            missing_lines=self._missing_lines,
+            delete_after=self._head_seq,
+            delete_through=self._delete_through,
+        )
 
     def _add(self, stream: Stream, text: str) -> None:
         size, ends = len(text.encode()), text.count("\n")

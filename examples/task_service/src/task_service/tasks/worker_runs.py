@@ -275,19 +275,13 @@ class WorkerRuns:
                 changed += await self._give_up(connection, this, was_executed=True)
         return changed
 
-    async def release(self, run: AcquiredRun, batch: LogBatch | None) -> bool:
+    async def release(self, run: AcquiredRun) -> bool:
         """Queue a run again as if it had not been acquired, or end it if it was cancelled meanwhile.
-
-        Args:
-            run: The run to release.
-            batch: The rest of its log.
 
         Returns:
             False if the worker no longer held the run; then nothing was changed.
         """
         async with self._db.write() as connection:
-            if batch is not None:
-                await _append(connection, run, batch)
             return await self._give_up(connection, _held_by(run), was_executed=False)
 
     async def _give_up(
@@ -329,7 +323,28 @@ class WorkerRuns:
             False if the worker no longer held the run; then nothing was written.
         """
         async with self._db.write() as connection:
-            return await _append(connection, run, batch)
+            result = await connection.execute(
+                update(runs)
+                .where(_held_by(run))
+                .values(
+                    log_bytes=batch.kept_bytes,
+                    log_missing_bytes=batch.missing_bytes,
+                    log_missing_lines=batch.missing_lines,
+                )
+            )
+            if result.rowcount == 0:
+                return False
+            lines = [{"run_id": run.run_id, **dict(line)} for line in batch.lines]
+            await connection.execute(_ADD_LINES, lines)
+            if batch.delete_through:
+                await connection.execute(
+                    delete(run_log).where(
+                        run_log.c.run_id == run.run_id,
+                        run_log.c.seq > batch.delete_after,
+                        run_log.c.seq <= batch.delete_through,
+                    )
+                )
+            return True
 
     async def report_progress(self, run: AcquiredRun, progress: Progress) -> bool:
         """Write a run's progress.
@@ -345,13 +360,8 @@ class WorkerRuns:
         )
         return bool(saved)
 
-    async def finish(self, run: AcquiredRun, outcome: Outcome, batch: LogBatch | None) -> bool:
-        """End a run, together with the rest of its log.
-
-        Args:
-            run: The run that has ended.
-            outcome: The outcome.
-            batch: The log's last batch.
+    async def finish(self, run: AcquiredRun, outcome: Outcome) -> bool:
+        """End a run, whose log is complete.
 
         Returns:
             False if the worker no longer held the run (or had already finished it, and the answer to the first try was
@@ -364,17 +374,13 @@ class WorkerRuns:
         now = self._clock.now()
         if outcome.state.is_failure:
             values["report_due_at"] = now
-        end = (
+        ended = await self._db.execute(
             update(runs)
             .where(_held_by(run))
             .values(finished_at=now, lease_expires_at=None, **values)
             .returning(runs.c.id)
         )
-        if batch is None:
-            return bool(await self._db.execute(end))
-        async with self._db.write() as connection:
-            await _append(connection, run, batch)
-            return (await connection.execute(end)).one_or_none() is not None
+        return bool(ended)
 
 
 def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
@@ -405,30 +411,6 @@ async def _saved_log(connection: AsyncConnection, row: Row[*tuple[Any, ...]]) ->
         KeptLine(line.seq, len(line.text.encode()), line.text.count("\n")) for line in result
     )
     return SavedLog(lines, row.log_missing_bytes, row.log_missing_lines)
-
-
-async def _append(connection: AsyncConnection, run: AcquiredRun, batch: LogBatch) -> bool:
-    result = await connection.execute(
-        update(runs)
-        .where(_held_by(run))
-        .values(
-            log_bytes=batch.kept_bytes,
-            log_missing_bytes=batch.missing_bytes,
-            log_missing_lines=batch.missing_lines,
-        )
-    )
-    if result.rowcount == 0:
-        return False
-    lines = [{"run_id": run.run_id, **dict(line)} for line in batch.lines]
-    await connection.execute(_ADD_LINES, lines)
-    await connection.execute(
-        delete(run_log).where(
-            run_log.c.run_id == run.run_id,
-            run_log.c.seq > batch.delete_after,
-            run_log.c.seq <= batch.delete_through,
-        )
-    )
-    return True
 
 
 # A batch whose commit was not confirmed is saved again. Both databases understand this statement.
