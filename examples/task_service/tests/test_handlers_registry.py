@@ -116,9 +116,9 @@ def test_a_bad_name_stops_the_start(name: str) -> None:
         HandlerRegistry([bad(ENVIRONMENT)])
 
 
-def fields(registry: HandlerRegistry, name: str, params: object) -> list[str]:
+async def fields(registry: HandlerRegistry, name: str, params: object) -> list[str]:
     with pytest.raises(InputInvalid) as refusal:
-        registry.parse(name, params)
+        await registry.check(name, params)
     return [error.field for error in refusal.value.errors]
 
 
@@ -141,28 +141,30 @@ def fields(registry: HandlerRegistry, name: str, params: object) -> list[str]:
         ({"text": "a" * MAX_PARAMS_BYTES}, ["params"]),
     ],
 )
-def test_bad_parameters_are_named(params: object, expected: list[str]) -> None:
-    assert fields(HandlerRegistry([Print(ENVIRONMENT)]), "print", params) == expected
+async def test_bad_parameters_are_named(params: object, expected: list[str]) -> None:
+    assert await fields(HandlerRegistry([Print(ENVIRONMENT)]), "print", params) == expected
 
 
-def test_excessively_nested_parameters_are_refused() -> None:
+async def test_excessively_nested_parameters_are_refused() -> None:
     nested: list[object] = []
     for _ in range(100_000):
         nested = [nested]
-    assert fields(HandlerRegistry([Print(ENVIRONMENT)]), "print", {"text": nested}) == ["params"]
+    assert await fields(HandlerRegistry([Print(ENVIRONMENT)]), "print", {"text": nested}) == [
+        "params"
+    ]
 
 
-def test_the_errors_of_one_request_are_bounded() -> None:
+async def test_the_errors_of_one_request_are_bounded() -> None:
     registry = HandlerRegistry([Print(ENVIRONMENT)])
-    assert len(fields(registry, "print", {f"x{index}": 0 for index in range(1000)})) == 20
+    assert len(await fields(registry, "print", {f"x{index}": 0 for index in range(1000)})) == 20
 
 
-def test_an_unknown_handler_is_named_with_those_that_exist() -> None:
+async def test_an_unknown_handler_is_named_with_those_that_exist() -> None:
     with pytest.raises(InputInvalid, match="Installed: print") as refusal:
-        HandlerRegistry([Print(ENVIRONMENT)]).parse("prince", {})
+        await HandlerRegistry([Print(ENVIRONMENT)]).check("prince", {})
     assert [error.field for error in refusal.value.errors] == ["handler"]
     with pytest.raises(InputInvalid, match="none"):
-        HandlerRegistry([]).parse("print", {})
+        await HandlerRegistry([]).check("print", {})
 
 
 async def test_a_handler_without_further_rules_allows_what_is_well_formed() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -98,15 +98,16 @@ class HandlerRegistry:
         """The names of a handler's secret parameters; none if there is no such handler."""
         return self._secret_fields.get(name, frozenset())
 
-    def parse(self, name: str, params: object) -> tuple[Handler[Any], HandlerParams]:
-        """Find a handler and validate parameters for it, whether or not the deployment allows them now.
+    async def check(self, name: str, params: object) -> tuple[Handler[Any], HandlerParams]:
+        """Find a handler, and validate parameters for it.
 
         Args:
             name: The handler's name.
             params: The task's parameters, as parsed JSON.
 
         Raises:
-            InputInvalid: Field `handler` for an unknown handler, else fields `params.…`.
+            InputInvalid: Field `handler` for an unknown handler. Fields `params.…` for parameters that the handler does not
+                accept, or that the deployment does not presently allow.
         """
         handler = self._handlers.get(name)
         if handler is None:
@@ -114,13 +115,9 @@ class HandlerRegistry:
             raise InputInvalid.of("handler", f"Unknown handler. Installed: {known}.")
         _refuse_unstorable(params)
         try:
-            return handler, handler.Params.model_validate(params)
+            parsed = handler.Params.model_validate(params)
         except ValidationError as error:
             raise input_invalid(error, "params") from None
-
-    async def check(self, name: str, params: object) -> tuple[Handler[Any], HandlerParams]:
-        """Like :meth:`parse`, and refuse parameters that the deployment does not presently allow."""
-        handler, parsed = self.parse(name, params)
         await handler.check(parsed)
         return handler, parsed
 
@@ -128,28 +125,21 @@ class HandlerRegistry:
 def _schema_of(handler: Handler[Any]) -> dict[str, Any]:
     """The JSON schema of a handler's parameters, where a field is `writeOnly` if any part of it is."""
     schema: dict[str, Any] = handler.Params.model_json_schema()
-    definitions = schema.get("$defs", {})
+    texts = {
+        f'"#/$defs/{name}"': json.dumps(part) for name, part in schema.get("$defs", {}).items()
+    }
+    # The mark of a secret, and the references to definitions that contain a mark. In a text's value the quotes are escaped.
+    marks = {'"writeOnly": true'}
+    while found := {
+        reference
+        for reference, text in texts.items()
+        if reference not in marks and any(mark in text for mark in marks)
+    }:
+        marks |= found
     for field in schema.get("properties", {}).values():
-        if _is_secret(field, definitions, set()):
+        if any(mark in json.dumps(field) for mark in marks):
             field["writeOnly"] = True
     return schema
-
-
-def _is_secret(part: object, definitions: Mapping[str, Any], seen: set[str]) -> bool:
-    """True if a part of a schema is `writeOnly`, or refers to such a part."""
-    if isinstance(part, list):
-        return any(_is_secret(each, definitions, seen) for each in cast("list[object]", part))
-    if not isinstance(part, dict):
-        return False
-    node = cast("dict[str, object]", part)
-    name = str(node.get("$ref", "")).removeprefix("#/$defs/")
-    if name in definitions and name not in seen:
-        seen.add(name)
-        if _is_secret(definitions[name], definitions, seen):
-            return True
-    return node.get("writeOnly") is True or any(
-        _is_secret(each, definitions, seen) for each in node.values()
-    )
 
 
 def _refuse_unstorable(params: object) -> None:
