@@ -3,10 +3,10 @@
 from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
-from typing import Final, NamedTuple
+from typing import Final
 
 from pydantic import BaseModel
-from sqlalchemy import func, select, text
+from sqlalchemy import func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import Clock
@@ -29,22 +29,6 @@ _LIVE: Final = text(
     "SELECT count(*) FROM procrastinate_workers"
     " WHERE last_heartbeat > now() - make_interval(secs => :seconds)"
 )
-_UNFINISHED: Final = (RunState.QUEUED, RunState.RUNNING)
-
-
-class _Count(NamedTuple):
-    runs: int = 0
-    oldest: datetime | None = None
-
-
-async def _count_unfinished(connection: AsyncConnection) -> dict[str, _Count]:
-    found = await connection.execute(
-        select(runs.c.state, func.count(), func.min(runs.c.created_at))
-        .where(runs.c.state.in_(_UNFINISHED))
-        .group_by(runs.c.state)
-    )
-    counted = {state: _Count(count, oldest) for state, count, oldest in found}
-    return {state.value: counted.get(state, _Count()) for state in _UNFINISHED}
 
 
 async def runs_by_state(db: Database) -> dict[str, int]:
@@ -57,7 +41,8 @@ async def runs_by_state(db: Database) -> dict[str, int]:
         StoreUnavailable: The database does not answer.
     """
     async with db.read() as connection:
-        return {state: each.runs for state, each in (await _count_unfinished(connection)).items()}
+        queue = await _read_queue(connection)
+    return {RunState.QUEUED: queue.queued, RunState.RUNNING: queue.running}
 
 
 async def count_live_workers(db: Database) -> int | None:
@@ -99,6 +84,18 @@ class QueueStatus(BaseModel):
     queued: int
     running: int
     oldest_queued_at: datetime | None
+
+
+async def _read_queue(connection: AsyncConnection) -> QueueStatus:
+    is_queued, is_running = runs.c.state == RunState.QUEUED, runs.c.state == RunState.RUNNING
+    found = await connection.execute(
+        select(
+            func.count().filter(is_queued).label("queued"),
+            func.count().filter(is_running).label("running"),
+            func.min(runs.c.created_at).filter(is_queued).label("oldest_queued_at"),
+        ).where(or_(is_queued, is_running))
+    )
+    return QueueStatus(**found.mappings().one())
 
 
 class LeaseStatus(BaseModel):
@@ -172,7 +169,7 @@ class StatusReport:
         async with self._db.read() as connection:
             dialect = connection.dialect
             size = await connection.scalar(text(_SIZE[dialect.name]))
-            counts = await _count_unfinished(connection)
+            queue = await _read_queue(connection)
             leases = await connection.execute(
                 select(
                     runs.c.id.label("run_id"),
@@ -196,11 +193,7 @@ class StatusReport:
                 revision=revision,
                 size_bytes=int(size or 0),
             ),
-            queue=QueueStatus(
-                queued=counts[RunState.QUEUED].runs,
-                running=counts[RunState.RUNNING].runs,
-                oldest_queued_at=counts[RunState.QUEUED].oldest,
-            ),
+            queue=queue,
             worker=self._worker.model_copy(update={"elsewhere": elsewhere}),
             leases=listed,
         )
