@@ -19,6 +19,7 @@ from task_service.tasks.models import (
     NewTask,
     Run,
     RunOptions,
+    RunQuery,
     RunState,
     Task,
     TaskChanges,
@@ -149,6 +150,8 @@ def tasks_router(
 
         With `count` the answer has the number of all runs found.
         """
-        return await runs.list(principal, task_id, page, state=state)
+        await tasks.get(principal, task_id)
+        states = None if state is None else (state,)
+        return await runs.search(principal, RunQuery(states=states, task_id=task_id), page)
 
     return router

@@ -57,7 +57,7 @@ PRIORITIZE = "runs:prioritize"
 """The permission to queue urgent runs, which go before other owners' runs."""
 
 RUN_COLUMNS: Final = tuple(runs.c[name] for name in Run.model_fields)
-"""What :func:`as_run` reads."""
+"""The columns of a :class:`.models.Run`."""
 MAX_QUEUED_PER_USER: Final = 1000
 IDEMPOTENCY_LIFETIME: Final = timedelta(hours=24)
 """The time for which an `Idempotency-Key` is remembered."""
@@ -143,11 +143,6 @@ def _conditions(query: RunQuery) -> Iterator[ColumnElement[bool]]:
         yield runs.c.created_at >= query.since
     if query.until is not None:
         yield runs.c.created_at < query.until
-
-
-def as_run(row: Row[Any]) -> Run:
-    """Convert a row of `runs`."""
-    return Run.model_validate(row)
 
 
 class Runs:
@@ -243,7 +238,7 @@ class Runs:
                 "rank": priority.rank,
             }
             queued = await connection.execute(insert(runs).values(values).returning(*RUN_COLUMNS))
-            run = as_run(queued.one())
+            run = Run.model_validate(queued.one())
             if idempotency_key is not None:
                 await connection.execute(
                     insert(idempotency).values(
@@ -302,7 +297,7 @@ class Runs:
         Raises:
             RunNotFound: There is no such run, or the principal may not see it.
         """
-        return as_run(await self._read(run_id, readable_by(principal)))
+        return Run.model_validate(await self._read(run_id, readable_by(principal)))
 
     async def details(self, principal: Principal[Any], run_id: str) -> RunDetails:
         """One run that the principal may see, with its handler and parameters.
@@ -354,29 +349,6 @@ class Runs:
         async with self._accounts.db.read() as connection:
             return await paging.read(connection, statement, ListedRun.model_validate)
 
-    async def list(
-        self,
-        principal: Principal[Any],
-        task_id: str,
-        wanted: PageRequest = FIRST_PAGE,
-        *,
-        state: RunState | None = None,
-    ) -> Page[ListedRun]:
-        """Like :meth:`search`, for one task that the principal may see.
-
-        Raises:
-            TaskNotFound: There is no such task.
-            Problem: As for :meth:`search`.
-        """
-        if not is_id(task_id, "tsk"):
-            raise TaskNotFound
-        visible = select(tasks.c.id).where(tasks.c.id == task_id, visible_tasks(principal))
-        async with self._accounts.db.read() as connection:
-            if await connection.scalar(visible) is None:
-                raise TaskNotFound
-        states = None if state is None else (state,)
-        return await self.search(principal, RunQuery(states=states, task_id=task_id), wanted)
-
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
         """Cancel a run: a queued run ends immediately, a running run within about a second.
 
@@ -412,7 +384,7 @@ class Runs:
             ids = await cancel_runs(connection, runs.c.id == run_id, change.now, error=reason)
             if ids and before.cancel_requested_at is None:
                 await change.record("run.cancelled", run_id)
-            run = as_run((await connection.execute(select(runs).where(*this))).one())
+            run = Run.model_validate((await connection.execute(select(runs).where(*this))).one())
             if run.state is RunState.CANCELLED:
                 await self._notifications.withdraw(connection, ids)
         self._notifications.run_changed(run_id)
@@ -537,7 +509,7 @@ async def _earlier_run(
     row = found.one_or_none()
     if row is not None and row.task_id != task_id:
         raise IdempotencyConflict
-    return None if row is None else as_run(row)
+    return None if row is None else Run.model_validate(row)
 
 
 def _requested_by(principal: Principal[Any], key_name: str | None) -> dict[str, Any]:

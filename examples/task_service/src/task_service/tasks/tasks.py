@@ -53,7 +53,6 @@ from .models import (
 from .parameters import TaskParameters, changed_secrets
 from .runs import (
     RUN_COLUMNS,
-    as_run,
     cancel_runs,
     check_may_manage,
     give_runs,
@@ -128,7 +127,7 @@ async def newest_runs(
     """The newest runs of each task, newest first. The index finds each run."""
     found: dict[str, list[Run]] = {}
     for row in await connection.execute(_newest_runs(count), {"task_ids": task_ids}):
-        found.setdefault(row.task_id, []).append(as_run(row))
+        found.setdefault(row.task_id, []).append(Run.model_validate(row))
     return found
 
 
