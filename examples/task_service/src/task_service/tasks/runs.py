@@ -313,11 +313,11 @@ class Runs:
     async def _read(self, run_id: str, condition: ColumnElement[bool]) -> Row[Any]:
         if not is_id(run_id, "run"):
             raise RunNotFound
-        async with self._accounts.db.read() as connection:
-            result = await connection.execute(select(runs).where(runs.c.id == run_id, condition))
-            row = result.one_or_none()
-        if row is None:
+        statement = select(runs).where(runs.c.id == run_id, condition)
+        rows = await self._accounts.db.prepare(statement)()
+        if not rows:
             raise RunNotFound
+        row: Row[Any] = rows[0]
         return row
 
     async def search(

@@ -114,19 +114,19 @@ def of_newest_run(column: str, *, after: int = 0) -> ScalarSelect[Any]:
 
 
 @cache
-def _newest_runs(count: int) -> Select[Any]:
+def _select_newest(count: int) -> Select[Any]:
     of_these = tasks.c.id.in_(bindparam("task_ids", expanding=True))
     ids = (select(of_newest_run("id", after=after)).where(of_these) for after in range(count))
     newest_first = (runs.c.created_at.desc(), runs.c.id.desc())
     return select(*RUN_COLUMNS).where(runs.c.id.in_(union_all(*ids))).order_by(*newest_first)
 
 
-async def newest_runs(
-    connection: AsyncConnection, task_ids: Sequence[str], count: int = 1
+async def _newest_runs(
+    db: Database, task_ids: Sequence[str], count: int = 1
 ) -> dict[str, list[Run]]:
     """The newest runs of each task, newest first. The index finds each run."""
     found: dict[str, list[Run]] = {}
-    for row in await connection.execute(_newest_runs(count), {"task_ids": task_ids}):
+    for row in await db.prepare(_select_newest(count))(task_ids=task_ids):
         found.setdefault(row.task_id, []).append(Run.model_validate(row))
     return found
 
@@ -200,7 +200,9 @@ class Tasks:
         paging = Paging(_ORDERS[query.sort], query, page)
         async with self._accounts.db.read() as connection:
             found = await paging.read(connection, _select_tasks(principal, query), lambda row: row)
-            newest = await newest_runs(connection, [row.id for row in found.items], max(1, recent))
+        newest = await _newest_runs(
+            self._accounts.db, [row.id for row in found.items], max(1, recent)
+        )
         items = [
             self._as_task(row, newest.get(row.id, []), listed=recent > 0) for row in found.items
         ]
@@ -212,15 +214,19 @@ class Tasks:
         Raises:
             TaskNotFound: There is no such task, or the principal may not see it.
         """
-        async with self._accounts.db.read() as connection:
-            return await self._read(connection, principal, task_id)
-
-    async def _read(
-        self, connection: AsyncConnection, principal: Principal[Any], task_id: str
-    ) -> Task:
-        row = await _find(connection, principal, task_id)
-        newest = await newest_runs(connection, [task_id])
+        row = await self._find(principal, task_id)
+        newest = await _newest_runs(self._accounts.db, [task_id])
         return self._as_task(row, newest.get(task_id, []))
+
+    async def _find(self, principal: Principal[Any], task_id: str) -> Row[Any]:
+        if not is_id(task_id, "tsk"):
+            raise TaskNotFound
+        statement = _select_tasks(principal).where(tasks.c.id == task_id)
+        rows = await self._accounts.db.prepare(statement)()
+        if not rows:
+            raise TaskNotFound
+        row: Row[Any] = rows[0]
+        return row
 
     def _as_task(self, row: Row[Any], newest: Sequence[Run], *, listed: bool = False) -> Task:
         """Convert a row of `tasks` with its newest runs. A list shows them all, otherwise only the latest is shown."""
@@ -241,8 +247,7 @@ class Tasks:
             InputInvalid: The handler does not accept or allow the parameters, or the owner is unknown.
         """
         while True:
-            async with self._accounts.db.read() as connection:
-                before = await _find(connection, principal, task_id)
+            before = await self._find(principal, task_id)
             check_may_manage(principal, before.owner_id)
             new_owner = before.owner_id if changes.owner_id is None else changes.owner_id
             check_may_manage(principal, new_owner)
@@ -266,8 +271,9 @@ class Tasks:
                     if new_owner != before.owner_id:
                         await give_runs(connection, [task_id], new_owner)
                     await change.record("task.changed", task_id, **details)
-                    return await self._read(connection, principal, task_id)
+                    break
             # The task was changed or deleted meanwhile. Read it again.
+        return await self.get(principal, task_id)
 
     async def _changed(
         self, principal: Principal[Any], before: Row[Any], changes: TaskChanges
@@ -312,17 +318,6 @@ class Tasks:
             )
             await cancel_runs(change.connection, runs.c.task_id == task_id, change.now)
             await change.record("task.deleted", task_id)
-
-
-async def _find(connection: AsyncConnection, principal: Principal[Any], task_id: str) -> Row[Any]:
-    """The row of a task that the principal may see; raises TaskNotFound."""
-    if not is_id(task_id, "tsk"):
-        raise TaskNotFound
-    found = await connection.execute(_select_tasks(principal).where(tasks.c.id == task_id))
-    row: Row[Any] | None = found.one_or_none()
-    if row is None:
-        raise TaskNotFound
-    return row
 
 
 async def _is_as_before(connection: AsyncConnection, before: Row[Any]) -> bool:
