@@ -190,7 +190,7 @@ async def test_a_stopping_service_ends_its_streams(service: Service, user: Calle
 
 async def test_a_client_that_leaves_leaves_nothing_behind(service: Service, user: Caller) -> None:
     run_id = await start(user, ENDLESS)
-    notifications = service.services.logs._notifications
+    notifications = service.services.logs.notifications
     async with on_a_port(service) as origin:
         for _ in range(3):
             async with following(origin, token_of(user), run_id) as response:

@@ -13,6 +13,7 @@ import hmac
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -54,6 +55,7 @@ async def post(url: str, body: bytes, headers: dict[str, str]) -> int:
         return response.status_code
 
 
+@dataclass(frozen=True, slots=True)
 class FailureWebhook:
     """Posts the reports of a deployment.
 
@@ -66,22 +68,12 @@ class FailureWebhook:
         post: Sends a report; tests replace it.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        *,
-        url: str,
-        secret: bytes,
-        base_url: str,
-        post: Post = post,
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._url = url
-        self._secret = secret
-        self._base_url = base_url
-        self._post = post
+    db: Database
+    clock: Clock
+    url: str
+    secret: bytes = field(repr=False)
+    base_url: str
+    post: Post = post
 
     async def send_periodically(self, stopping: asyncio.Event) -> None:
         """:meth:`send_due` every few seconds, until the service stops."""
@@ -98,7 +90,7 @@ class FailureWebhook:
         Raises:
             StoreUnavailable: The database does not answer.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         due = (
             select(runs, tasks.c.name.label("task_name"))
             .join(tasks, tasks.c.id == runs.c.task_id)
@@ -106,7 +98,7 @@ class FailureWebhook:
             .order_by(runs.c.report_due_at)
             .limit(_AT_ONCE)
         )
-        async with self._db.read() as connection:
+        async with self.db.read() as connection:
             found = (await connection.execute(due)).all()
         last = now - _GIVE_UP
         if any(row.finished_at < last for row in found):
@@ -117,7 +109,7 @@ class FailureWebhook:
                 await self._take_off(runs.c.id == row.id)
 
     async def _take_off(self, which: ColumnElement[bool]) -> None:
-        await self._db.execute(
+        await self.db.execute(
             update(runs)
             .where(runs.c.report_due_at.is_not(None), which)
             .values(report_due_at=None)
@@ -127,7 +119,7 @@ class FailureWebhook:
     async def _claim(self, row: Row[Any], now: datetime) -> bool:
         """True if this process claimed the report. Until it is sent, it is due again after longer and longer times."""
         again = now + max(_FIRST_RETRY, now - row.finished_at)
-        claimed = await self._db.execute(
+        claimed = await self.db.execute(
             update(runs)
             .where(runs.c.id == row.id, runs.c.report_due_at == row.report_due_at)
             .values(report_due_at=again)
@@ -137,9 +129,9 @@ class FailureWebhook:
 
     async def _send(self, row: Row[Any]) -> bool:
         body = json.dumps(self._report(row)).encode()
-        message_id, sent_at = f"run_{row.id}", str(int(self._clock.now().timestamp()))
+        message_id, sent_at = f"run_{row.id}", str(int(self.clock.now().timestamp()))
         signed = b".".join([message_id.encode(), sent_at.encode(), body])
-        signature = base64.b64encode(hmac.digest(self._secret, signed, "sha256")).decode()
+        signature = base64.b64encode(hmac.digest(self.secret, signed, "sha256")).decode()
         headers = {
             "content-type": "application/json",
             "user-agent": "task-service",
@@ -148,7 +140,7 @@ class FailureWebhook:
             "webhook-signature": f"v1,{signature}",
         }
         try:
-            status = await self._post(self._url, body, headers)
+            status = await self.post(self.url, body, headers)
         except (HTTPError, InvalidURL, TimeoutError) as error:
             # The error's text may have the address, which people treat as a secret.
             _log.warning(
@@ -173,6 +165,6 @@ class FailureWebhook:
                 "attempt": row.attempt,
                 "exit_code": row.exit_code,
                 "error": row.error,
-                "url": f"{self._base_url}/tasks/{row.task_id}?run={row.id}",
+                "url": f"{self.base_url}/tasks/{row.task_id}?run={row.id}",
             },
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from traceback import format_exception
@@ -62,6 +62,7 @@ class HandlerError(Exception):
     """The traceback of a handler, without secrets."""
 
 
+@dataclass(eq=False)
 class Execution:
     """One attempt at a run in this process.
 
@@ -77,24 +78,16 @@ class Execution:
         outcome: The outcome of the run, after it is written.
     """
 
-    def __init__(
-        self,
-        run: AcquiredRun,
-        worker_runs: WorkerRuns,
-        parameters: TaskParameters,
-        clock: Clock,
-        notifications: Notifications,
-        *,
-        lease: RunLease,
-    ) -> None:
-        self.run = run
-        self.lease = lease
-        self.outcome: Outcome | None = None
-        self._worker_runs = worker_runs
-        self._parameters = parameters
-        self._clock = clock
-        self._notifications = notifications
-        self._log = RunLog(clock, saved=run.log)
+    run: AcquiredRun
+    worker_runs: WorkerRuns
+    parameters: TaskParameters
+    clock: Clock
+    notifications: Notifications
+    lease: RunLease
+    outcome: Outcome | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._log = RunLog(self.clock, saved=self.run.log)
         self._progress: Progress | None = None
         self._has_progressed = asyncio.Event()
         self._stop_reason: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
@@ -158,7 +151,7 @@ class Execution:
             )
         try:
             # Validated again, because the deployment and the administrator's list may have changed.
-            work = await self._parameters.prepare(run.task_id, run.handler, run.params)
+            work = await self.parameters.prepare(run.task_id, run.handler, run.params)
         except InputInvalid as refusal:
             return HandlerResult(error=refusal.detail)
         output = MaskedOutput(self._log, work.secrets)
@@ -170,7 +163,7 @@ class Execution:
         context = RunContext(
             run_id=run.run_id,
             attempt=run.attempt,
-            clock=self._clock,
+            clock=self.clock,
             sink=output,
             progress=report,
             lease=self.lease,
@@ -201,8 +194,8 @@ class Execution:
             batch = log.take()
             if batch is None:
                 return
-            await _until_answered(partial(self._worker_runs.append_log, self.run, batch))
-            self._notifications.run_changed(self.run.run_id)
+            await _until_answered(partial(self.worker_runs.append_log, self.run, batch))
+            self.notifications.run_changed(self.run.run_id)
 
     def _report_progress(self, progress: Progress) -> None:
         if progress != self._progress:
@@ -215,16 +208,16 @@ class Execution:
             await self._has_progressed.wait()
             self._has_progressed.clear()
             assert self._progress is not None  # noqa: S101 - set before the event
-            save = partial(self._worker_runs.report_progress, self.run, self._progress)
+            save = partial(self.worker_runs.report_progress, self.run, self._progress)
             await _until_answered(save)
-            self._notifications.run_changed(self.run.run_id)
+            self.notifications.run_changed(self.run.run_id)
             await asyncio.sleep(_PROGRESS_PAUSE)
 
     async def _settle(self, end: Outcome | StopReason) -> bool:
         """Write the outcome, or release the run; False if this worker no longer holds the run."""
         if isinstance(end, StopReason):
-            return await self._worker_runs.release(self.run)
-        is_finished = await self._worker_runs.finish(self.run, end)
+            return await self.worker_runs.release(self.run)
+        is_finished = await self.worker_runs.finish(self.run, end)
         self.outcome = end if is_finished else None
         return is_finished
 

@@ -221,10 +221,6 @@ class RunLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """Sent after a silence, so that the reader's connection does not look dead."""
-
-
 class LogReader:
     """Reads logs for clients. The caller verifies with :meth:`.runs.Runs.get` that the client may see the run.
 
@@ -233,23 +229,14 @@ class LogReader:
         notifications: The notifications of this process, so that its own runs are followed without delay.
         clock: The clock, whose monotonic side measures the heartbeats.
         poll: The time between reads without an event: another process may execute the run.
-        heartbeat: The silence after which to yield a :class:`Heartbeat`.
+        heartbeat: The silence after which to yield None.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        notifications: Notifications,
-        clock: Clock,
-        *,
-        poll: timedelta = timedelta(seconds=1),
-        heartbeat: timedelta = timedelta(seconds=15),
-    ) -> None:
-        self._db = db
-        self._notifications = notifications
-        self._clock = clock
-        self._poll = poll.total_seconds()
-        self._heartbeat = heartbeat.total_seconds()
+    db: Database
+    notifications: Notifications
+    clock: Clock
+    poll: timedelta = timedelta(seconds=1)
+    heartbeat: timedelta = timedelta(seconds=15)
 
     async def read(self, run_id: str, after_seq: int = 0) -> Sequence[LogLine]:
         """At most :data:`READ_LINES` lines of a run's log.
@@ -261,7 +248,7 @@ class LogReader:
         Raises:
             StoreUnavailable: The database does not answer.
         """
-        async with self._db.read() as connection:
+        async with self.db.read() as connection:
             result = await connection.execute(
                 select(run_log)
                 .where(
@@ -275,10 +262,11 @@ class LogReader:
 
     async def follow(
         self, run_id: str, after_seq: int = 0
-    ) -> AsyncGenerator[LogLine | Progress | Heartbeat]:
+    ) -> AsyncGenerator[LogLine | Progress | None]:
         """Yield every line after `after_seq`, and end when the run is over and its log is read to the end.
 
-        The handler's latest progress report is yielded at the start and whenever it changes.
+        The handler's latest progress report is yielded at the start and whenever it changes, and None after a silence, so that
+        the reader's connection does not look dead.
 
         Args:
             run_id: The id of the run.
@@ -287,8 +275,8 @@ class LogReader:
         Raises:
             StoreUnavailable: The database does not answer. The client retries from its last number.
         """
-        with self._notifications.subscribe(run_id) as changed:
-            yielded_at = self._clock.monotonic()
+        with self.notifications.subscribe(run_id) as changed:
+            yielded_at = self.clock.monotonic()
             reported: Progress | None = None
             while True:
                 changed.clear()
@@ -304,19 +292,19 @@ class LogReader:
                     # None after a report: another attempt has begun.
                     yield reported or Progress(0.0)
                 if lines or has_progressed:
-                    yielded_at = self._clock.monotonic()
+                    yielded_at = self.clock.monotonic()
                 if lines:
                     continue
                 if is_over:
                     return
-                await wait_for_event(changed, self._poll)
-                if self._clock.monotonic() - yielded_at >= self._heartbeat:
-                    yielded_at = self._clock.monotonic()
-                    yield Heartbeat()
+                await wait_for_event(changed, self.poll.total_seconds())
+                if self.clock.monotonic() - yielded_at >= self.heartbeat.total_seconds():
+                    yielded_at = self.clock.monotonic()
+                    yield None
 
     async def _progress_of(self, run_id: str) -> tuple[bool, Progress | None]:
         """True if the run has ended or is deleted, and its handler's latest report."""
-        async with self._db.read() as connection:
+        async with self.db.read() as connection:
             result = await connection.execute(
                 select(runs.c.state, runs.c.progress, runs.c.progress_text).where(
                     runs.c.id == run_id

@@ -216,7 +216,7 @@ class Runner:
                     self._parameters,
                     self._clock,
                     self._notifications,
-                    lease=RunLease(began + self._hold),
+                    RunLease(began + self._hold),
                 )
                 self._executions[execution] = group.create_task(self._execute(execution))
                 self._notifications.run_changed(run.run_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
@@ -145,6 +146,7 @@ def _conditions(query: RunQuery) -> Iterator[ColumnElement[bool]]:
         yield runs.c.created_at < query.until
 
 
+@dataclass(frozen=True, slots=True)
 class Runs:
     """The runs of all users, each seen through its principal.
 
@@ -157,17 +159,10 @@ class Runs:
     Every method raises StoreUnavailable when the database does not answer.
     """
 
-    def __init__(
-        self,
-        accounts: Accounts,
-        config: ConfigStore,
-        notifications: Notifications,
-        parameters: TaskParameters,
-    ) -> None:
-        self._parameters = parameters
-        self._accounts = accounts
-        self._config = config
-        self._notifications = notifications
+    accounts: Accounts
+    config: ConfigStore
+    notifications: Notifications
+    parameters: TaskParameters
 
     async def request(
         self,
@@ -207,9 +202,9 @@ class Runs:
             idempotency_key = _stored_key(principal, idempotency_key)
         if priority is RunPriority.URGENT and PRIORITIZE not in principal.permissions:
             raise PermissionDenied([PRIORITIZE])
-        longest = (await self._config.current()).run_timeout_seconds
+        longest = (await self.config.current()).run_timeout_seconds
         details: dict[str, Any] = {} if rerun_of is None else {"rerun_of": rerun_of}
-        async with self._accounts.change(principal) as change:
+        async with self.accounts.change(principal) as change:
             connection = change.connection
             task = await _lock_task(connection, principal, task_id)
             if idempotency_key is not None:
@@ -249,9 +244,9 @@ class Runs:
                         created_at=change.now,
                     )
                 )
-            await self._notifications.announce(connection, run.id)
+            await self.notifications.announce(connection, run.id)
             await change.record("run.requested", run.id, task_id=task_id, **details)
-        self._notifications.runner_wake.set()
+        self.notifications.runner_wake.set()
         return run
 
     async def rerun(
@@ -279,7 +274,7 @@ class Runs:
         """
         visible = _visible_runs(principal)
         before = await self._read(run_id, visible)
-        accepted = await self._parameters.accept(
+        accepted = await self.parameters.accept(
             principal, before.task_id, before.handler, params, before=before
         )
         return await self.request(
@@ -307,14 +302,14 @@ class Runs:
         """
         row = await self._read(run_id, readable_by(principal))
         columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
-        params = self._parameters.mask(row.handler, row.params)
+        params = self.parameters.mask(row.handler, row.params)
         return RunDetails.model_validate({**columns, "params": params})
 
     async def _read(self, run_id: str, condition: ColumnElement[bool]) -> Row[Any]:
         if not is_id(run_id, "run"):
             raise RunNotFound
         statement = select(runs).where(runs.c.id == run_id, condition)
-        rows = await self._accounts.db.prepare(statement)()
+        rows = await self.accounts.db.prepare(statement)()
         if not rows:
             raise RunNotFound
         row: Row[Any] = rows[0]
@@ -346,7 +341,7 @@ class Runs:
             .join(users, users.c.id == runs.c.owner_id)
             .where(tasks.c.deleted_at.is_(None), readable_by(principal), *_conditions(query))
         )
-        async with self._accounts.db.read() as connection:
+        async with self.accounts.db.read() as connection:
             return await paging.read(connection, statement, ListedRun.model_validate)
 
     async def cancel(self, principal: Principal[Any], run_id: str) -> Run:
@@ -366,7 +361,7 @@ class Runs:
             raise RunNotFound
         visible = _visible_runs(principal, CANCEL_ALL)
         this = (runs.c.id == run_id, visible)
-        async with self._accounts.change(principal) as change:
+        async with self.accounts.change(principal) as change:
             connection = change.connection
             # Locks the row (PostgreSQL), so that its state cannot change in between.
             result = await connection.execute(
@@ -386,8 +381,8 @@ class Runs:
                 await change.record("run.cancelled", run_id)
             run = Run.model_validate((await connection.execute(select(runs).where(*this))).one())
             if run.state is RunState.CANCELLED:
-                await self._notifications.withdraw(connection, ids)
-        self._notifications.run_changed(run_id)
+                await self.notifications.withdraw(connection, ids)
+        self.notifications.run_changed(run_id)
         return run
 
     async def cancel_of_key(self, principal: Principal[Any], key_id: str) -> Sequence[str]:
@@ -402,7 +397,7 @@ class Runs:
         Returns:
             The ids of the runs.
         """
-        async with self._accounts.change(principal) as change:
+        async with self.accounts.change(principal) as change:
             ids = await cancel_runs(
                 change.connection, key_id == REQUESTED_WITH, change.now, error=_WITH_ITS_KEY
             )

@@ -7,6 +7,7 @@ and `tasks:manage_all` permits every operation. The routes check the other permi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -131,6 +132,7 @@ async def _newest_runs(
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class Tasks:
     """The tasks of all users, each seen through its principal.
 
@@ -141,9 +143,8 @@ class Tasks:
     Every method raises StoreUnavailable when the database does not answer.
     """
 
-    def __init__(self, accounts: Accounts, parameters: TaskParameters) -> None:
-        self._accounts = accounts
-        self._parameters = parameters
+    accounts: Accounts
+    parameters: TaskParameters
 
     async def create(self, principal: Principal[Any], new: NewTask) -> Task:
         """Add a task of the principal, or of the owner that it names.
@@ -155,8 +156,8 @@ class Tasks:
         owner_id = principal.owner.id if new.owner_id is None else new.owner_id
         check_may_manage(principal, owner_id)
         task_id = new_id("tsk")
-        params = await self._parameters.accept(principal, task_id, new.handler, new.params)
-        async with self._accounts.change(principal) as change:
+        params = await self.parameters.accept(principal, task_id, new.handler, new.params)
+        async with self.accounts.change(principal) as change:
             values = {
                 **dict(new),
                 "id": task_id,
@@ -173,7 +174,7 @@ class Tasks:
             await change.record(
                 "task.created", task_id, name=new.name, handler=new.handler, **details
             )
-        shown = self._parameters.mask(new.handler, params)
+        shown = self.parameters.mask(new.handler, params)
         return Task.model_validate(
             {**values, "params": shown, "owner_name": owner_name, "last_run": None}
         )
@@ -198,10 +199,10 @@ class Tasks:
             InputInvalid: Field `cursor`.
         """
         paging = Paging(_ORDERS[query.sort], query, page)
-        async with self._accounts.db.read() as connection:
+        async with self.accounts.db.read() as connection:
             found = await paging.read(connection, _select_tasks(principal, query), lambda row: row)
         newest = await _newest_runs(
-            self._accounts.db, [row.id for row in found.items], max(1, recent)
+            self.accounts.db, [row.id for row in found.items], max(1, recent)
         )
         items = [
             self._as_task(row, newest.get(row.id, []), listed=recent > 0) for row in found.items
@@ -215,14 +216,14 @@ class Tasks:
             TaskNotFound: There is no such task, or the principal may not see it.
         """
         row = await self._find(principal, task_id)
-        newest = await _newest_runs(self._accounts.db, [task_id])
+        newest = await _newest_runs(self.accounts.db, [task_id])
         return self._as_task(row, newest.get(task_id, []))
 
     async def _find(self, principal: Principal[Any], task_id: str) -> Row[Any]:
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
         statement = _select_tasks(principal).where(tasks.c.id == task_id)
-        rows = await self._accounts.db.prepare(statement)()
+        rows = await self.accounts.db.prepare(statement)()
         if not rows:
             raise TaskNotFound
         row: Row[Any] = rows[0]
@@ -232,7 +233,7 @@ class Tasks:
         """Convert a row of `tasks` with its newest runs. A list shows them all, otherwise only the latest is shown."""
         columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
         shown = {
-            "params": self._parameters.mask(row.handler, row.params),
+            "params": self.parameters.mask(row.handler, row.params),
             "last_run": newest[0] if newest else None,
             "recent_runs": newest if listed else None,
         }
@@ -255,7 +256,7 @@ class Tasks:
             details: dict[str, Any] = {"fields": sorted(changes.model_fields_set)}
             if secrets := changed_secrets(before.params, values.get("params", before.params)):
                 details["secrets"] = secrets
-            async with self._accounts.change(principal) as change:
+            async with self.accounts.change(principal) as change:
                 connection = change.connection
                 if new_owner != before.owner_id:
                     await _lock_owner(connection, new_owner)
@@ -287,7 +288,7 @@ class Tasks:
                 "The parameters of the previous handler do not apply. Send 'params' with the new 'handler'.",
             )
         if "handler" in values or "params" in values:
-            values["params"] = await self._parameters.accept(
+            values["params"] = await self.parameters.accept(
                 principal, before.id, handler, values.get("params"), before=before
             )
         return values
@@ -303,7 +304,7 @@ class Tasks:
         """
         if not is_id(task_id, "tsk"):
             raise TaskNotFound
-        async with self._accounts.change(principal) as change:
+        async with self.accounts.change(principal) as change:
             found = await change.connection.execute(
                 select(tasks.c.owner_id)
                 .where(tasks.c.id == task_id, visible_tasks(principal))

@@ -122,6 +122,7 @@ class LeaseWatch:
         return [each for each, since in self._since.items() if now - since >= self._lease]
 
 
+@dataclass(frozen=True, slots=True)
 class WorkerRuns:
     """The runs as one worker sees them.
 
@@ -136,22 +137,12 @@ class WorkerRuns:
     Every method raises StoreUnavailable when the database does not answer; the change may then have been made.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        config: ConfigStore,
-        notifications: Notifications,
-        *,
-        worker_id: str,
-        lease: timedelta,
-    ) -> None:
-        self._db = db
-        self._clock = clock
-        self._config = config
-        self._worker_id = worker_id
-        self._lease = lease
-        self._notifications = notifications
+    db: Database
+    clock: Clock
+    config: ConfigStore
+    notifications: Notifications
+    worker_id: str
+    lease: timedelta
 
     async def acquire(self, room: int) -> list[AcquiredRun]:
         """Acquire the next runs (:mod:`.next_run`), and withdraw their notifications. Runs that must not start are cancelled.
@@ -162,12 +153,12 @@ class WorkerRuns:
         Returns:
             The runs; none if no run may be started.
         """
-        limit = (await self._config.current()).max_concurrent_runs_per_user
+        limit = (await self.config.current()).max_concurrent_runs_per_user
         while True:
-            async with self._db.write() as connection:
+            async with self.db.write() as connection:
                 await lock_acquiring(connection)
                 # Later than the requests for the found runs.
-                now = self._clock.now()
+                now = self.clock.now()
                 values = {"room": room, "limit": limit, "now": to_microseconds(now)}
                 found = (await connection.execute(NEXT_RUNS, values)).all()
                 for row in found:
@@ -177,7 +168,7 @@ class WorkerRuns:
                 accepted = [row for row in found if row.refusal is None]
                 acquired = await self._start(connection, accepted, now) if accepted else []
                 if found:
-                    await self._notifications.withdraw(connection, [row.id for row in found])
+                    await self.notifications.withdraw(connection, [row.id for row in found])
             if acquired or not found:
                 return acquired
 
@@ -192,8 +183,8 @@ class WorkerRuns:
                 state=RunState.RUNNING,
                 attempt=runs.c.attempt + 1,
                 started_at=now,
-                claimed_by=self._worker_id,
-                lease_expires_at=now + self._lease,
+                claimed_by=self.worker_id,
+                lease_expires_at=now + self.lease,
                 progress=None,
                 progress_text=None,
             )
@@ -202,7 +193,7 @@ class WorkerRuns:
             AcquiredRun(
                 run_id=row.id,
                 task_id=row.task_id,
-                worker_id=self._worker_id,
+                worker_id=self.worker_id,
                 attempt=row.attempt + 1,
                 handler=row.handler,
                 params=row.params,
@@ -231,15 +222,15 @@ class WorkerRuns:
             .where(
                 runs.c.id.in_([run.run_id for run in held]),
                 runs.c.state == RunState.RUNNING,
-                runs.c.claimed_by == self._worker_id,
+                runs.c.claimed_by == self.worker_id,
             )
             .order_by(runs.c.id)
             .with_for_update()
         )
-        renewed = await self._db.execute(
+        renewed = await self.db.execute(
             update(runs)
             .where(runs.c.id.in_(own))
-            .values(lease_expires_at=self._clock.now() + self._lease)
+            .values(lease_expires_at=self.clock.now() + self.lease)
             .returning(runs.c.id, runs.c.attempt)
         )
         attempts = {row.id: row.attempt for row in renewed}
@@ -247,7 +238,7 @@ class WorkerRuns:
 
     async def observed_leases(self) -> list[ObservedLease]:
         """The leases of all running runs."""
-        async with self._db.read() as connection:
+        async with self.db.read() as connection:
             result = await connection.execute(
                 select(
                     runs.c.id,
@@ -271,7 +262,7 @@ class WorkerRuns:
         changed = 0
         for each in expired:
             this = and_(_held_by(each), runs.c.lease_expires_at == each.lease_expires_at)
-            async with self._db.write() as connection:
+            async with self.db.write() as connection:
                 changed += await self._give_up(connection, this, was_executed=True)
         return changed
 
@@ -281,7 +272,7 @@ class WorkerRuns:
         Returns:
             False if the worker no longer held the run; then nothing was changed.
         """
-        async with self._db.write() as connection:
+        async with self.db.write() as connection:
             return await self._give_up(connection, _held_by(run), was_executed=False)
 
     async def _give_up(
@@ -295,20 +286,20 @@ class WorkerRuns:
             return False
         values: dict[str, Any]
         if row.cancel_requested_at is not None:
-            values = {"state": RunState.CANCELLED, "finished_at": self._clock.now()}
+            values = {"state": RunState.CANCELLED, "finished_at": self.clock.now()}
         elif was_executed and row.attempt >= MAX_ATTEMPTS:
             error = f"The worker stopped in the middle of the run {MAX_ATTEMPTS} times."
             values = {
                 "state": RunState.FAILED,
-                "finished_at": self._clock.now(),
-                "report_due_at": self._clock.now(),
+                "finished_at": self.clock.now(),
+                "report_due_at": self.clock.now(),
                 "error": error,
             }
         else:
             attempt = row.attempt if was_executed else row.attempt - 1
             values = {"state": RunState.QUEUED, "started_at": None, "attempt": attempt}
-            await self._notifications.withdraw(connection, [row.id])
-            await self._notifications.announce(connection, row.id)
+            await self.notifications.withdraw(connection, [row.id])
+            await self.notifications.announce(connection, row.id)
         await connection.execute(
             update(runs)
             .where(runs.c.id == row.id)
@@ -322,7 +313,7 @@ class WorkerRuns:
         Returns:
             False if the worker no longer held the run; then nothing was written.
         """
-        async with self._db.write() as connection:
+        async with self.db.write() as connection:
             result = await connection.execute(
                 update(runs)
                 .where(_held_by(run))
@@ -352,7 +343,7 @@ class WorkerRuns:
         Returns:
             False if the worker no longer held the run; then nothing was written.
         """
-        saved = await self._db.execute(
+        saved = await self.db.execute(
             update(runs)
             .where(_held_by(run))
             .values(progress=progress.fraction, progress_text=progress.text)
@@ -371,10 +362,10 @@ class WorkerRuns:
         if outcome.state is not RunState.CANCELLED:
             # The request to cancel has written the reason.
             values["error"] = outcome.error
-        now = self._clock.now()
+        now = self.clock.now()
         if outcome.state.is_failure:
             values["report_due_at"] = now
-        ended = await self._db.execute(
+        ended = await self.db.execute(
             update(runs)
             .where(_held_by(run))
             .values(finished_at=now, lease_expires_at=None, **values)
