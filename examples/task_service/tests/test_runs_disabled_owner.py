@@ -33,7 +33,7 @@ from task_service.tasks.models import Run, RunState
 from task_service.tasks.next_run import OWNER_DISABLED
 from task_service.tasks.notifications import Notifications
 from task_service.tasks.runner import Runner
-from task_service.tasks.worker_runs import Outcome
+from task_service.tasks.worker_runs import Outcome, WorkerRuns
 
 pytestmark = pytest.mark.anyio
 
@@ -153,11 +153,8 @@ async def test_a_worker_in_another_process_stops_the_handler(it: World) -> None:
 
     WORK["x"] = wait
     runner = Runner(
-        it.db,
-        SystemClock(),
+        WorkerRuns(it.db, SystemClock(), it.config, Notifications()),
         it.parameters,
-        it.config,
-        Notifications(),
         poll=timedelta(seconds=0.05),
     )
     stop = asyncio.Event()

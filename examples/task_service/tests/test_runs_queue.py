@@ -113,23 +113,20 @@ class Deployment(World):
         """A machine that works."""
         db, notifications = Database.open(self.url), QueueNotifications(self.url)
         runner = Runner(
-            db,
-            self.clock,
+            WorkerRuns(db, self.clock, self.config, notifications),
             self.parameters,
-            self.config,
-            notifications,
             concurrency=concurrency,
             poll=poll,
         )
         machine = Machine(runner)
-        acquire = runner._worker_runs.acquire
+        acquire = runner.worker_runs.acquire
 
         async def note_look(room: int) -> list[AcquiredRun]:
             acquired = await acquire(room)
             machine.has_looked.set()
             return acquired
 
-        runner._worker_runs.acquire = note_look
+        runner.worker_runs.acquire = note_look
 
         async def handle_notification() -> None:
             machine.notified += 1

@@ -36,8 +36,8 @@ from task_service.request_record import RequestRecord, current_request
 from task_service.tasks.execution import Execution
 from task_service.tasks.models import Run, RunState, TaskChanges
 from task_service.tasks.notifications import Notifications
-from task_service.tasks.runner import LEASE, Runner
-from task_service.tasks.worker_runs import AcquiredRun, WorkerRuns
+from task_service.tasks.runner import Runner
+from task_service.tasks.worker_runs import LEASE, AcquiredRun, WorkerRuns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -53,14 +53,18 @@ class World(runs_support.World):
     def __init__(self, db: Database, clock: Clock | None = None) -> None:
         super().__init__(db, SystemClock() if clock is None else clock)
 
-    def runner(self, *, notifications: Notifications | None = None, **options: Any) -> Runner:
+    def runner(
+        self,
+        *,
+        notifications: Notifications | None = None,
+        lease: timedelta = LEASE,
+        **options: Any,
+    ) -> Runner:
         """A runner; with notifications of its own it stands for another process."""
+        notifications = self.notifications if notifications is None else notifications
         return Runner(
-            self.db,
-            self.clock,
+            WorkerRuns(self.db, self.clock, self.config, notifications, lease=lease),
             self.parameters,
-            self.config,
-            self.notifications if notifications is None else notifications,
             **{"poll": timedelta(seconds=0.05)} | options,
         )
 
@@ -641,8 +645,8 @@ async def test_a_batch_whose_commit_was_not_confirmed_is_written_once(
     sqlite: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database committed, and the connection broke before the answer: for each kind of write."""
-    real_append = sqlite.runner()._worker_runs.append_log.__func__  # type: ignore[attr-defined]
-    real_finish = sqlite.runner()._worker_runs.finish.__func__  # type: ignore[attr-defined]
+    real_append = sqlite.runner().worker_runs.append_log.__func__  # type: ignore[attr-defined]
+    real_finish = sqlite.runner().worker_runs.finish.__func__  # type: ignore[attr-defined]
     lost: set[str] = set()
 
     def losing(real: Any) -> Any:
@@ -732,7 +736,7 @@ async def test_an_exception_in_the_runner_does_not_end_it(
 async def test_a_run_that_cannot_be_finished_is_reclaimed(
     standing: StandingWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = standing.runner()._worker_runs.finish.__func__  # type: ignore[attr-defined]
+    real = standing.runner().worker_runs.finish.__func__  # type: ignore[attr-defined]
     calls = 0
 
     async def finish(self: Any, *args: Any) -> bool:

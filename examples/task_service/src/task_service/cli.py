@@ -380,7 +380,7 @@ async def _work(settings: Settings, grace: timedelta) -> None:
         keys = await check_parameter_keys(worker.db, settings.parameter_keys)
         log = logging.getLogger(__name__)
         log.info("keys for the secrets of tasks: %s", keys)
-        log.info("executing runs as %s", worker.runner.worker_id)
+        log.info("executing runs as %s", worker.runner.worker_runs.worker_id)
         if port := settings.worker_metrics_port:
             serve_worker_metrics(registry, settings.host, port)
         _notify_systemd()

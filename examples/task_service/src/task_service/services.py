@@ -165,7 +165,9 @@ class Services:
         self.status = StatusReport(
             db,
             clock,
-            worker=WorkerStatus(id=worker.runner.worker_id, concurrency=settings.workers),
+            worker=WorkerStatus(
+                id=worker.runner.worker_runs.worker_id, concurrency=settings.workers
+            ),
             verification_lease_ms=settings.lease_ms,
         )
 

@@ -26,6 +26,7 @@ from .tasks.notifications import Notifications, wait_for_event
 from .tasks.parameters import TaskParameters
 from .tasks.runner import Runner
 from .tasks.status import count_live_workers
+from .tasks.worker_runs import WorkerRuns
 
 if TYPE_CHECKING:
     from .tracing import Tracing
@@ -96,11 +97,8 @@ class Worker:
         stands_in = serving and settings.execute_runs == "auto" and not settings.on_sqlite
         self.tracing = tracing_of(settings)
         self.runner = Runner(
-            db,
-            clock,
+            WorkerRuns(db, clock, config, self.notifications),
             self.parameters,
-            config,
-            self.notifications,
             concurrency=settings.workers,
             should_acquire=no_worker_lives if stands_in else None,
             observer=observer,

@@ -16,8 +16,7 @@ from examples.task_service.tests.faults.ledger import Ledger
 from examples.task_service.tests.faults.nursery import Process, until
 from examples.task_service.tests.service_support import secrets_in
 
-from task_service.tasks.runner import LEASE
-from task_service.tasks.worker_runs import MAX_ATTEMPTS
+from task_service.tasks.worker_runs import LEASE, MAX_ATTEMPTS
 
 SEED = 20261121
 

@@ -23,7 +23,7 @@ from examples.task_service.tests.faults.shim import Shim
 from examples.task_service.tests.service_support import secrets_in
 from tests.databases import postgres_database
 
-from task_service.tasks.runner import LEASE
+from task_service.tasks.worker_runs import LEASE
 
 pytestmark = pytest.mark.faults
 

@@ -34,7 +34,7 @@ from examples.task_service.tests.faults.nursery import Process, nursery, until
 from sqlalchemy import URL, create_engine, text
 from tests.databases import postgres_database
 
-from task_service.tasks.runner import LEASE
+from task_service.tasks.worker_runs import LEASE
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1200)]
 

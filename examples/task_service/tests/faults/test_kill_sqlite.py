@@ -19,7 +19,7 @@ from examples.task_service.tests.faults.kills import (
 from examples.task_service.tests.faults.ledger import Ledger
 from examples.task_service.tests.faults.nursery import nursery, until
 
-from task_service.tasks.runner import LEASE
+from task_service.tasks.worker_runs import LEASE
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -15,7 +15,6 @@ from functools import partial
 from traceback import format_exception
 from typing import Any, Final, TypeVar
 
-from msk_auth import Clock
 from msk_auth.errors import InputInvalid, StoreUnavailable
 from task_service import background
 from task_service.handlers import (
@@ -29,7 +28,7 @@ from task_service.handlers.base import one_line
 
 from .masked_output import MaskedOutput
 from .models import RunState
-from .notifications import Notifications, wait_for_event
+from .notifications import wait_for_event
 from .parameters import TaskParameters
 from .run_log import RunLog
 from .worker_runs import AcquiredRun, Outcome, WorkerRuns
@@ -70,8 +69,6 @@ class Execution:
         run: The run.
         worker_runs: Writes its log, progress and outcome.
         parameters: Opens the parameters of the run.
-        clock: The clock of the run.
-        notifications: Notified when the run has more log or progress.
         lease: The time until which this process may act on the run.
 
     Attributes:
@@ -81,13 +78,12 @@ class Execution:
     run: AcquiredRun
     worker_runs: WorkerRuns
     parameters: TaskParameters
-    clock: Clock
-    notifications: Notifications
     lease: RunLease
     outcome: Outcome | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._log = RunLog(self.clock, saved=self.run.log)
+        self._clock = self.worker_runs.clock
+        self._log = RunLog(self._clock, saved=self.run.log)
         self._progress: Progress | None = None
         self._has_progressed = asyncio.Event()
         self._stop_reason: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
@@ -163,7 +159,7 @@ class Execution:
         context = RunContext(
             run_id=run.run_id,
             attempt=run.attempt,
-            clock=self.clock,
+            clock=self._clock,
             sink=output,
             progress=report,
             lease=self.lease,
@@ -195,7 +191,7 @@ class Execution:
             if batch is None:
                 return
             await _until_answered(partial(self.worker_runs.append_log, self.run, batch))
-            self.notifications.run_changed(self.run.run_id)
+            self.worker_runs.notifications.run_changed(self.run.run_id)
 
     def _report_progress(self, progress: Progress) -> None:
         if progress != self._progress:
@@ -210,7 +206,7 @@ class Execution:
             assert self._progress is not None  # noqa: S101 - set before the event
             save = partial(self.worker_runs.report_progress, self.run, self._progress)
             await _until_answered(save)
-            self.notifications.run_changed(self.run.run_id)
+            self.worker_runs.notifications.run_changed(self.run.run_id)
             await asyncio.sleep(_PROGRESS_PAUSE)
 
     async def _settle(self, end: Outcome | StopReason) -> bool:

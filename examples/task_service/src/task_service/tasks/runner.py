@@ -14,15 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from msk_auth import Clock
 from task_service import background
-from task_service.accounts.config import ConfigStore
-from task_service.db.engine import Database
 from task_service.handlers import RunLease
-from task_service.ids import new_id
 from task_service.observability import RunMetrics
 from task_service.request_record import current_request
 
@@ -33,7 +30,7 @@ from .execution import (
     StopReason,
     log_failure,
 )
-from .notifications import Notifications, wait_for_event
+from .notifications import wait_for_event
 from .parameters import TaskParameters
 from .worker_runs import LeaseWatch, ObservedLease, WorkerRuns
 
@@ -42,62 +39,38 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LEASE: Final = timedelta(seconds=15)
-"""The time that other workers wait before they reclaim a dead worker's runs. The same in every process of a deployment."""
 
-
+@dataclass
 class Runner:
     """Executes runs until it is stopped. Several runners may work on one database, in one process or many.
 
     Args:
-        db: The service's database.
-        clock: The clock, whose monotonic side measures the leases.
+        worker_runs: The operations of this worker, with its clock, its lease and the notifications of this process.
         parameters: Opens the parameters of runs.
-        config: The administrator's live settings.
-        notifications: The notifications of this process, shared with `Runs`.
         concurrency: The number of runs executed at once.
-        worker_id: Unique for each start on all machines; random if not given.
-        lease: The length of a lease; see :data:`LEASE`.
         poll: The time between checks without a notification.
         should_acquire: Called once in a poll. While it returns False, other workers acquire the runs.
         observer: Called with the executed runs.
         tracing: Begins and ends the spans of runs; None makes none.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        parameters: TaskParameters,
-        config: ConfigStore,
-        notifications: Notifications,
-        *,
-        concurrency: int = 4,
-        worker_id: str | None = None,
-        lease: timedelta = LEASE,
-        poll: timedelta = timedelta(seconds=1),
-        should_acquire: Callable[[], Awaitable[bool]] | None = None,
-        observer: RunMetrics | None = None,
-        tracing: Tracing | None = None,
-    ) -> None:
-        self.worker_id = new_id("wrk") if worker_id is None else worker_id
-        self._clock = clock
-        self._parameters = parameters
-        self._notifications = notifications
-        self._concurrency = concurrency
-        self._worker_runs = WorkerRuns(
-            db, clock, config, notifications, worker_id=self.worker_id, lease=lease
-        )
-        self._watch = LeaseWatch(clock, lease)
-        self._lease = lease.total_seconds()
+    worker_runs: WorkerRuns
+    parameters: TaskParameters
+    concurrency: int = 4
+    poll: timedelta = timedelta(seconds=1)
+    should_acquire: Callable[[], Awaitable[bool]] | None = None
+    observer: RunMetrics | None = None
+    tracing: Tracing | None = None
+
+    def __post_init__(self) -> None:
+        self._clock = self.worker_runs.clock
+        self._notifications = self.worker_runs.notifications
+        self._watch = LeaseWatch(self._clock, self.worker_runs.lease)
+        self._lease = self.worker_runs.lease.total_seconds()
         # A third of the lease is left for the handler to stop.
         self._hold = self._lease * 2 / 3
-        self._poll = poll.total_seconds()
         self._looked_at: float | None = None
-        self._should_acquire = should_acquire
-        self._may_acquire = should_acquire is None
-        self._observer = observer
-        self._tracing = tracing
+        self._may_acquire = self.should_acquire is None
         # A run may have two: this worker lost the run and acquired it again before the earlier handler stopped.
         self._executions: dict[Execution, asyncio.Task[None]] = {}
         # Set when the control loop has looked for runs, and there is room for more.
@@ -145,12 +118,12 @@ class Runner:
                     await self._acquire(group)
             except Exception as error:  # noqa: BLE001 - logged; a runner that stops helps no owner
                 # Even if notifications arrive: there may be many, and the database needs the pause.
-                backoff = min(MAX_BACKOFF_SECONDS, max(self._poll, 2 * backoff))
+                backoff = min(MAX_BACKOFF_SECONDS, max(self.poll.total_seconds(), 2 * backoff))
                 log_failure("the runner cannot look for runs; it will retry", error)
                 await wait_for_event(stop, backoff)
             else:
                 backoff = 0.0
-                await wait_for_event(self._notifications.runner_wake, self._poll)
+                await wait_for_event(self._notifications.runner_wake, self.poll.total_seconds())
 
     async def _run_every(self, pause: float, do: Callable[[], Awaitable[None]]) -> None:
         # Cancellation usually ends the loop, but a driver that loses its connection at that moment may swallow it.
@@ -169,7 +142,7 @@ class Runner:
             return
         # Before the statement, since no other worker can observe the renewed lease earlier.
         began = self._clock.monotonic()
-        held = await self._worker_runs.renew([each.run for each in executions])
+        held = await self.worker_runs.renew([each.run for each in executions])
         for each in executions:
             if each.run in held:
                 each.lease.extend(began + self._hold)
@@ -188,13 +161,13 @@ class Runner:
         Check whether other workers acquire the runs, stop cancelled runs, reclaim dead workers' runs.
         """
         now = self._clock.monotonic()
-        if self._looked_at is not None and now - self._looked_at < self._poll:
+        if self._looked_at is not None and now - self._looked_at < self.poll.total_seconds():
             return
         self._looked_at = now
-        if self._should_acquire is not None:
-            self._may_acquire = await self._should_acquire()
+        if self.should_acquire is not None:
+            self._may_acquire = await self.should_acquire()
         others: list[ObservedLease] = []
-        for lease in await self._worker_runs.observed_leases():
+        for lease in await self.worker_runs.observed_leases():
             own = next((each for each in self._executions if lease.is_of(each.run)), None)
             if own is None:
                 others.append(lease)
@@ -203,25 +176,19 @@ class Runner:
         expired = self._watch.expired(others)
         if expired:
             _log.warning("reclaiming %d runs from workers that stopped", len(expired))
-            await self._worker_runs.reclaim(expired)
+            await self.worker_runs.reclaim(expired)
 
     async def _acquire(self, group: asyncio.TaskGroup) -> None:
         """Acquire as many runs as there is room for. Notifications, ends of runs and the poll find the rest."""
-        if room := self._concurrency - len(self._executions):
+        if room := self.concurrency - len(self._executions):
             began = self._clock.monotonic()
-            for run in await self._worker_runs.acquire(room):
-                execution = Execution(
-                    run,
-                    self._worker_runs,
-                    self._parameters,
-                    self._clock,
-                    self._notifications,
-                    RunLease(began + self._hold),
-                )
+            for run in await self.worker_runs.acquire(room):
+                lease = RunLease(began + self._hold)
+                execution = Execution(run, self.worker_runs, self.parameters, lease)
                 self._executions[execution] = group.create_task(self._execute(execution))
                 self._notifications.run_changed(run.run_id)
         if (
-            len(self._executions) < self._concurrency
+            len(self._executions) < self.concurrency
             and not self._notifications.runner_wake.is_set()
         ):
             self._has_room.set()
@@ -229,24 +196,24 @@ class Runner:
     async def _execute(self, execution: Execution) -> None:
         run = execution.run
         span = None
-        if self._tracing is not None:
-            span = self._tracing.begin_run(
+        if self.tracing is not None:
+            span = self.tracing.begin_run(
                 run.request, run_id=run.run_id, attempt=run.attempt, handler=run.handler
             )
         # Only in this task, like the handler's log lines.
         current_request.set(run.request)
         began = self._clock.monotonic()
-        if self._observer is not None:
-            self._observer.started(run.waited)
+        if self.observer is not None:
+            self.observer.started(run.waited)
         try:
             await execution.execute()
             outcome = execution.outcome
-            if self._observer is not None and outcome is not None:
-                self._observer.ended(outcome.state, self._clock.monotonic() - began)
+            if self.observer is not None and outcome is not None:
+                self.observer.ended(outcome.state, self._clock.monotonic() - began)
         finally:
-            if self._tracing is not None and span is not None:
+            if self.tracing is not None and span is not None:
                 outcome = execution.outcome
-                self._tracing.end_run(span, None if outcome is None else outcome.state)
+                self.tracing.end_run(span, None if outcome is None else outcome.state)
             del self._executions[execution]
             self._notifications.run_changed(run.run_id)
             self._notifications.runner_wake.set()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -31,6 +32,7 @@ from task_service.accounts.config import ConfigStore
 from task_service.db.engine import Database
 from task_service.db.schema import run_log, runs, to_microseconds
 from task_service.handlers import Progress
+from task_service.ids import new_id
 from task_service.request_record import RequestRecord
 
 from .models import RunState
@@ -39,6 +41,8 @@ from .notifications import Notifications
 from .run_log import KeptLine, LogBatch, SavedLog
 from .runs import cancel_runs
 
+LEASE: Final = timedelta(seconds=15)
+"""The time that other workers wait before they reclaim a dead worker's runs. The same in every process of a deployment."""
 MAX_ATTEMPTS: Final = 3
 """The maximum number of attempts: a run that ends every worker must not be retried for ever."""
 
@@ -122,7 +126,7 @@ class LeaseWatch:
         return [each for each, since in self._since.items() if now - since >= self._lease]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class WorkerRuns:
     """The runs as one worker sees them.
 
@@ -131,8 +135,8 @@ class WorkerRuns:
         clock: The clock, for the times that users see.
         config: The configuration, read for each run for the limit of concurrent runs.
         notifications: Notifies other workers of runs that are queued again.
-        worker_id: An id that is unique for each start of a worker, on all machines; at most 64 characters.
-        lease: The time for which a run is held without a renewal.
+        worker_id: An id that is unique for each start of a worker, on all machines; random if not given.
+        lease: The time for which a run is held without a renewal; see :data:`LEASE`.
 
     Every method raises StoreUnavailable when the database does not answer; the change may then have been made.
     """
@@ -141,8 +145,8 @@ class WorkerRuns:
     clock: Clock
     config: ConfigStore
     notifications: Notifications
-    worker_id: str
-    lease: timedelta
+    worker_id: str = field(default_factory=partial(new_id, "wrk"))
+    lease: timedelta = LEASE
 
     async def acquire(self, room: int) -> list[AcquiredRun]:
         """Acquire the next runs (:mod:`.next_run`), and withdraw their notifications. Runs that must not start are cancelled.
