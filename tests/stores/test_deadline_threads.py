@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from msk_auth.stores.sqlalchemy._servers import CURRENT
-from msk_auth.stores.sqlalchemy._sync import running
+from msk_auth.stores.sqlalchemy._sync.running import Uses
 
 
 def refuse_to_start(_: threading.Thread) -> None:
@@ -18,11 +18,11 @@ def refuse_to_start(_: threading.Thread) -> None:
 
 
 def test_a_thread_that_could_not_start_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_watch", running._Watch())
+    uses = Uses()
     with monkeypatch.context() as out_of_threads:
         out_of_threads.setattr(threading.Thread, "start", refuse_to_start)
         with pytest.raises(RuntimeError, match="can't start new thread"):
-            running.within(1.0, lambda: "read")
+            uses.within(1.0, lambda: "read")
     assert CURRENT.get() is None
     client, server = socket.socketpair()
     # So that the test ends where the deadline does not.
@@ -38,14 +38,14 @@ def test_a_thread_that_could_not_start_is_started_later(monkeypatch: pytest.Monk
         return answer
 
     with client, server, pytest.raises(TimeoutError, match="did not answer in time"):
-        running.within(0.1, read)
+        uses.within(0.1, read)
 
 
 NEVER_ENDS = """
 import threading
-from msk_auth.stores.sqlalchemy._sync import running
+from msk_auth.stores.sqlalchemy._sync.running import Uses
 
-running.within(1.0, lambda: None)
+Uses().within(1.0, lambda: None)
 waits = threading.Event()
 
 
@@ -54,7 +54,7 @@ def never_end():
     threading.Event().wait()
 
 
-threading.Thread(target=running.within, args=(0.1, never_end), daemon=True).start()
+threading.Thread(target=Uses().within, args=(0.1, never_end), daemon=True).start()
 waits.wait()
 """
 
@@ -67,7 +67,7 @@ def test_a_read_that_never_ends_keeps_no_process_from_ending() -> None:
 AT_EXIT = """
 import atexit
 import threading
-from msk_auth.stores.sqlalchemy._sync import running
+from msk_auth.stores.sqlalchemy._sync.running import Uses
 
 
 def refuse_to_start(_):
@@ -77,7 +77,7 @@ def refuse_to_start(_):
 
 def flush():
     threading.Thread.start = refuse_to_start
-    print(running.within(1.0, lambda: "written"))
+    print(Uses().within(1.0, lambda: "written"))
 
 
 atexit.register(flush)

@@ -115,7 +115,7 @@ def test_threads_that_use_a_store_first_together_prepare_its_engine_once(
         prepared.append(engine)
         time.sleep(0.05)  # as long as the others need to arrive
 
-    monkeypatch.setattr(_shared, "note_file", prepare)
+    monkeypatch.setattr(_shared, "listen_to_connections", prepare)
     with (
         engine_on(sqlite_url(tmp_path)) as engine,
         closing(SQLAlchemyKeyStore(lambda: engine)) as store,

@@ -241,20 +241,23 @@ def in_use(connection: Connection) -> Generator[None]:
     psycopg prepares no statements meanwhile. It numbers prepared statements alike on every connection, and behind a pooler that
     mixes connections another connection's statement would answer.
     """
-    driver: Any = connection.connection.driver_connection
-    use, threshold = CURRENT.get(), getattr(driver, "prepare_threshold", None)
+    use = CURRENT.get()
     if use is None:
         yield
         return
-    with use.of(driver):
-        if threshold is None:
-            yield
-            return
+    driver: Any = connection.connection.driver_connection
+    threshold = getattr(driver, "prepare_threshold", None)
+    if threshold is not None:
         driver.prepare_threshold = None
-        try:
+    try:
+        with use.of(driver):
             yield
-        finally:
+    finally:
+        if threshold is not None:
             driver.prepare_threshold = threshold
+        if use.is_late:
+            # The socket may be shut down, even after a late answer, and SQLAlchemy does not know.
+            connection.invalidate()
 
 
 def is_late() -> bool:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from sqlalchemy import MetaData, Table
 from sqlalchemy.engine import Connection, Engine
@@ -24,8 +24,7 @@ from ._sqlite import (
     SQLiteReader,
     begin_immediate,
     check_file,
-    choose_connection_class,
-    note_file,
+    listen_to_connections,
 )
 from ._table import api_key_table
 
@@ -48,14 +47,6 @@ _DEFAULT_TABLE: Final = api_key_table(MetaData())
 """Shared by all stores: an engine caches compiled statements by table, so the statements of one store serve the next."""
 
 
-class Turns(Protocol):
-    """Lets writers take turns."""
-
-    def take(self, seconds: float) -> AbstractContextManager[None]:
-        """Wait for a turn, at most this long, and keep it during a block."""
-        ...
-
-
 class SharedStore:
     """The common base of both stores.
 
@@ -70,7 +61,7 @@ class SharedStore:
     Args:
         get_engine: Returns the current engine.
         table: The table of keys; None means the table with the default name.
-        turns: The turns of writers.
+        take_turn: Waits for the turn of a writer, at most so many seconds, and keeps it during a block.
         outside_forks: A block during which no other thread forks, on SQLite.
 
     Attributes:
@@ -86,12 +77,12 @@ class SharedStore:
         self,
         get_engine: Callable[[], Engine],
         table: Table | None,
-        turns: Turns,
+        take_turn: Callable[[float], AbstractContextManager[None]],
         outside_forks: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._get_engine = get_engine
         self._table = _DEFAULT_TABLE if table is None else table
-        self._turns = turns
+        self._take_turn = take_turn
         self._outside_forks = outside_forks
         self._engine: Engine | None = None
         self._reader: SQLiteReader | None = None
@@ -124,8 +115,7 @@ class SharedStore:
         self._is_one_connection = isinstance(engine.pool, StaticPool)
         self._reader = None
         if self._is_sqlite:
-            note_file(engine)
-            choose_connection_class(engine)
+            listen_to_connections(engine)
             if self._table.schema is None:
                 self._reader = SQLiteReader(self._table, engine.dialect)
         self._derived = engine.execution_options()
@@ -184,25 +174,19 @@ class SharedStore:
     @contextmanager
     def _connect(self, isolation: str, *, takes_turn: bool) -> Generator[Connection]:
         with (
-            self._turns.take(self.write_seconds) if takes_turn else nullcontext(),
+            self._take_turn(self.write_seconds) if takes_turn else nullcontext(),
             self._outside_forks() if self._is_sqlite else nullcontext(),
             self._derived.connect() as connection,
+            in_use(connection),
         ):
-            try:
-                with in_use(connection):
-                    if self._is_sqlite:
-                        path = check_file(connection)
-                        reader = self._reader
-                        if reader is not None:
-                            reader.locate(path)
-                        # The driver's mode stays as the application set it: `begin_immediate` copes with all of them.
-                        yield connection
-                    else:
-                        yield _isolated(connection, isolation)
-            finally:
-                if is_late():
-                    # The socket may be shut down, even after a late answer, and SQLAlchemy does not know.
-                    connection.invalidate()
+            if self._is_sqlite:
+                path, reader = check_file(connection), self._reader
+                if reader is not None:
+                    reader.locate(path)
+                # The driver's mode stays as the application set it: `begin_immediate` copes with all of them.
+                yield connection
+            else:
+                yield _isolated(connection, isolation)
 
     def _was_stale(self, error: Exception) -> bool:
         """True if a pooled connection turned out to be closed, in time for another. It has left the pool."""

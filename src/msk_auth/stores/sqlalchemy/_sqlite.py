@@ -125,7 +125,7 @@ def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
         _retry_while_busy(connection, _PRAGMAS)
 
     del _set_up  # the event references it
-    choose_connection_class(_sync(engine))
+    listen_to_connections(_sync(engine))
 
 
 def _outside_forks(method: Callable[P, T]) -> Callable[P, T]:
@@ -183,13 +183,13 @@ class _Connection(sqlite3.Connection):
         super().close()
 
 
-def choose_connection_class(engine: Engine) -> None:
-    """Let an asynchronous engine make connections of :class:`_Connection`.
+def listen_to_connections(engine: Engine) -> None:
+    """Let each new connection of an engine record its file, for :func:`check_file`, and aiosqlite use :class:`_Connection`.
 
-    An engine with `async_creator` keeps the application's connections.
+    An engine with `async_creator` keeps the application's connections. SQLAlchemy ignores a listener that it already has.
     """
-    # Once for all stores on the engine.
-    if engine.driver == "aiosqlite" and not event.contains(engine, "do_connect", _choose_class):
+    event.listen(engine, "connect", _note_file)
+    if engine.driver == "aiosqlite":
         event.listen(engine, "do_connect", _choose_class)
 
 
@@ -246,13 +246,6 @@ class ReplacedFileError(OSError):
             f"The database file {path!r} was replaced while a connection had it open, for example by restoring a backup."
             " The pool was renewed: try again."
         )
-
-
-def note_file(engine: Engine) -> None:
-    """Let each new connection of an engine record its file, for :func:`check_file`."""
-    # Once for all stores on the engine.
-    if not event.contains(engine, "connect", _note_file):
-        event.listen(engine, "connect", _note_file)
 
 
 def _note_file(connection: Any, record: Any) -> None:

@@ -263,12 +263,7 @@ _READ: Final = tuple(
     if field.kind in _READERS
 )
 
-# The columns of most keys.
-_COMMON: Final[dict[str, Any]] = {
-    "id": "",
-    "name": "decoy",
-    "owner_id": "decoy",
-    "digest": f"sha256:{'0' * 64}",
-    "created_at": 1_750_000_000_000_000,
-}
-_DECOY: Final = tuple(_COMMON.get(field.name) for field in KEY_FIELDS)
+# The row of a usual key.
+_DECOY: Final = tuple(
+    to_row(ApiKey("", "decoy", "decoy", "decoy", None, datetime(2025, 6, 15, tzinfo=UTC))).values()
+)

@@ -22,15 +22,8 @@ from msk_auth.stores.sqlalchemy._servers import (
     no_turn,
 )
 
-__all__ = [
-    "AsyncConnection",
-    "AsyncEngine",
-    "AsyncSession",
-    "Turns",
-    "Uses",
-    "call_on_change",
-    "outside_forks",
-]
+# Where the source of the generated twin imports them from.
+__all__ = ["AsyncConnection", "AsyncEngine", "AsyncSession"]
 
 T = TypeVar("T")
 

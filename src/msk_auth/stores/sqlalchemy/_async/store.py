@@ -82,7 +82,7 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         self.on_change: Final = on_change
         self._uses = Uses()
         self._shares_reads = shares_reads  # async only
-        super().__init__(getter(engine, AsyncEngine), table, Turns(), outside_forks)
+        super().__init__(getter(engine, AsyncEngine), table, Turns().take, outside_forks)
         if not callable(engine):
             self._bind()
 

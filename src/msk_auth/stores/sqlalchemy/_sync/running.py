@@ -24,15 +24,8 @@ from msk_auth.stores.sqlalchemy._servers import (
 )
 from msk_auth.stores.sqlalchemy._sqlite import FORK_GATE
 
-__all__ = [
-    "Connection",
-    "Engine",
-    "Session",
-    "Turns",
-    "Uses",
-    "call_on_change",
-    "outside_forks",
-]
+# Where the generated twin imports them from.
+__all__ = ["Connection", "Engine", "Session", "call_on_change"]
 
 T = TypeVar("T")
 
@@ -43,81 +36,72 @@ _CLOCK: Final = SystemClock()
 _TICK_SECONDS: Final = 0.25
 
 
-def within(seconds: float | None, work: Callable[[], T]) -> T:
-    """The result of `work`, which fails when it is late, where its connection can be shut down.
-
-    Args:
-        seconds: How long it may take, to a quarter of a second; None means that there is no server that could fall silent.
-        work: What to do. It gives its connection back when it fails.
-
-    Raises:
-        TimeoutError: It was late, and failed.
-    """
-    if seconds is None:
-        return work()
-    use = Use()
-    token = CURRENT.set(use)
-    try:
-        _watch.add(use, _CLOCK.monotonic() + seconds)
-        return work()
-    except Exception as error:
-        if use.is_late:
-            raise no_answer() from error
-        raise
-    finally:
-        _watch.remove(use)
-        CURRENT.reset(token)
-
-
 class Uses:
-    """The uses of the database by one store: each runs in the thread of its caller."""
+    """The uses of the database by a store, each in the thread of its caller.
 
-    within = staticmethod(within)
-
-
-class _Watch:
-    """Ends the uses that are late, from a thread that lives as long as there are any."""
+    A thread ends the late uses. It lives as long as there are any.
+    """
 
     def __init__(self) -> None:
-        self._begin()
-        after_fork_in_child(self._begin)
+        self._renew()
+        after_fork_in_child(self._renew)
 
-    def _begin(self) -> None:
+    def _renew(self) -> None:
         self._deadlines: dict[Use, float] = {}
         self._lock = threading.Lock()
-        self._is_running = False
+        self._is_watched = False
 
-    def add(self, use: Use, deadline: float) -> None:
-        self._deadlines[use] = deadline
-        if self._is_running:
-            return
+    def within(self, seconds: float | None, work: Callable[[], T]) -> T:
+        """The result of code that uses a connection; late code fails, if its connection can be shut down.
+
+        Args:
+            seconds: The time limit, to a quarter of a second; None means that no server can fall silent.
+            work: The code. It must return its connection when it fails.
+
+        Raises:
+            TimeoutError: The code was late, and failed.
+        """
+        if seconds is None:
+            return work()
+        use = Use()
+        token = CURRENT.set(use)
+        try:
+            self._deadlines[use] = _CLOCK.monotonic() + seconds
+            self._watch()
+            return work()
+        except Exception as error:
+            if use.is_late:
+                raise no_answer() from error
+            raise
+        finally:
+            self._deadlines.pop(use, None)
+            CURRENT.reset(token)
+
+    def _watch(self) -> None:
         with self._lock:
-            if not self._is_running:
-                # A daemon, since a use may never end: not every driver's connection can be shut down.
-                thread = threading.Thread(target=self._run, name="msk_auth deadlines", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    if threading.main_thread().is_alive():
-                        raise
-                    # Python 3.12 starts no thread in what runs at exit, which then has no deadline.
-                    return
-                # Only now: a process that is out of threads tries again with the next use.
-                self._is_running = True
-
-    def remove(self, use: Use) -> None:
-        self._deadlines.pop(use, None)
+            if self._is_watched:
+                return
+            # A daemon, since a use may never end: not every driver's connection can be shut down.
+            thread = threading.Thread(target=self._run, name="msk_auth deadlines", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                if threading.main_thread().is_alive():
+                    raise
+                # Python 3.12 starts no thread in what runs at exit, which then has no deadline.
+                return
+            # Only now: a process that is out of threads tries again with the next use.
+            self._is_watched = True
 
     def _run(self) -> None:
         while True:
             time.sleep(_TICK_SECONDS)
             self._end_late()
             with self._lock:
-                # In this order: a use that comes now starts the next thread, or is seen by this one.
-                self._is_running = False
-                if not self._deadlines:
+                # A use that begins now waits for the lock, and starts the next thread.
+                self._is_watched = bool(self._deadlines)
+                if not self._is_watched:
                     return
-                self._is_running = True
 
     def _end_late(self) -> None:
         now = _CLOCK.monotonic()
@@ -126,20 +110,17 @@ class _Watch:
             if deadline > now:
                 continue
             if not use.is_late and can_wait and can_cancel(use.driver):
-                # What is cancelled has until the next look to end, and keeps its connection.
+                # A cancelled statement has until the next tick to end, and then keeps its connection.
                 use.is_late = True
                 try:
                     use.driver.cancel_safe(timeout=CANCEL_SECONDS)
-                except Exception:  # noqa: BLE001 - it is shut down instead
-                    # Nor does the server answer the other requests.
+                except Exception:  # noqa: BLE001 - the connection is shut down instead
+                    # The server will not answer the other requests either.
                     can_wait = False
                 else:
                     continue
             use.is_late = True
             use.shut_down()
-
-
-_watch: Final = _Watch()
 
 
 class Turns:

@@ -76,7 +76,7 @@ class SQLAlchemyKeyStore(SharedStore):
     ) -> None:
         self.on_change: Final = on_change
         self._uses = Uses()
-        super().__init__(getter(engine, Engine), table, Turns(), outside_forks)
+        super().__init__(getter(engine, Engine), table, Turns().take, outside_forks)
         if not callable(engine):
             self._bind()
 
