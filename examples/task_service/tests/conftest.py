@@ -99,8 +99,13 @@ async def service(logged_in: LoggedIn, request: pytest.FixtureRequest) -> AsyncI
     # In the order of the fixtures, which is that of the logins.
     people = tuple(wanted[name] for name in request.fixturenames if name in wanted)
     logins = await logged_in.template(*people)
-    begun = running_service(logins.folder, logged_in.place(), shared_routes=True, behind=logins.age)
-    async with begun as running:
+    async with running_service(
+        logins.folder,
+        logged_in.place(),
+        shared_routes=True,
+        housekeeping=False,
+        behind=logins.age,
+    ) as running:
         running.tokens.update(logins.tokens)
         yield running
 
@@ -150,7 +155,7 @@ async def service_at_provider(
         "oidc_users": "*",
     }
     async with running_service(
-        template, logged_in.place(), shared_routes=True, **settings
+        template, logged_in.place(), shared_routes=True, housekeeping=False, **settings
     ) as running:
         yield running
 

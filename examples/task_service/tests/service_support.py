@@ -45,6 +45,7 @@ from task_service.app import create_app
 from task_service.db import engine as engine_module
 from task_service.db.migrate import migrate
 from task_service.handlers import registry as registry_module
+from task_service.housekeeping import keep_house
 from task_service.server import Server, bind
 from task_service.services import Services
 from task_service.settings import Settings
@@ -301,6 +302,7 @@ async def running_service(
     folder: Path,
     *,
     shared_routes: bool = False,
+    housekeeping: bool = True,
     behind: float = 0,
     **settings: Any,
 ) -> AsyncIterator[Service]:
@@ -310,6 +312,7 @@ async def running_service(
         template: The data folder that is copied.
         folder: Where its copy goes.
         behind: By how many seconds its clock is behind the machine's.
+        housekeeping: Whether it deletes what is old when it starts. In a fresh service nothing is, and to look takes a tenth of a test.
         shared_routes: Whether it answers with the routes of :class:`SharedRoutes`, which one service at a time can.
         settings: Those that are not as by default.
     """
@@ -327,7 +330,9 @@ async def running_service(
     service = Service(app, clock, app.state.services)
     # A run that goes on for ever is given back to the queue at once.
     hurried = mock.patch.object(worker_module, "RUN_GRACE", timedelta(seconds=0.1))
-    with no_secret_in_logs(), hurried:
+    kept_house = keep_house if housekeeping else _keep_no_house
+    house = mock.patch.object(app_module, "keep_house", kept_house)
+    with no_secret_in_logs(), hurried, house:
         async with app.router.lifespan_context(app):
             yield service
         for http in service.callers:
@@ -336,6 +341,10 @@ async def running_service(
     # What was opened after the service had closed its engine is stopped now. The next service in this place has the same
     # engine, and must not find it in the pool.
     await service.services.db.engine.dispose()
+
+
+async def _keep_no_house(_services: Services) -> None:
+    pass
 
 
 class SharedRoutes:

@@ -56,14 +56,15 @@ class FakePages(Pages):
     """One user, `ada`, whose password is `right`."""
 
     def __init__(self, key_limits: Callable[[], Awaitable[KeyLimits]]) -> None:
+        self.reset()
+        login = mock.Mock(Login, passwords_on=True, log_in=self.log_in)
+        super().__init__(mock.Mock(FastAPIAuth), login, self._sessions(), key_limits=key_limits)
+
+    def reset(self) -> None:
+        """As they were before the first request."""
         self.failing: Problem | None = None
         self.logged_in: set[str] = set()
         self.knows("ada", USER_PERMISSIONS | {*ADMIN_PAGES.values()})
-        login = mock.create_autospec(Login, passwords_on=True)
-        login.log_in = self.log_in
-        super().__init__(
-            mock.create_autospec(FastAPIAuth), login, self._sessions(), key_limits=key_limits
-        )
 
     def knows(self, username: str, permissions: frozenset[str]) -> None:
         """The user from now on."""
@@ -90,9 +91,7 @@ class FakePages(Pages):
             assert (session_id, by) == ("ses_1", self.known)
             self.logged_in.clear()
 
-        sessions = mock.create_autospec(Sessions)
-        sessions.end = end
-        return sessions
+        return mock.Mock(Sessions, end=end)
 
 
 class World:
@@ -114,9 +113,18 @@ class World:
         assert answer.status_code == 303
 
 
-@pytest.fixture
-def world() -> World:
+@pytest.fixture(scope="module")
+def mounted() -> World:
+    """Mounted once: to read the templates takes longer than most tests."""
     return World()
+
+
+@pytest.fixture
+def world(mounted: World) -> World:
+    mounted.pages.reset()
+    mounted.limits = KeyLimits()
+    mounted.client.cookies.clear()
+    return mounted
 
 
 def test_the_first_page_is_the_tasks(world: World) -> None:
