@@ -199,9 +199,8 @@ ADDRESSES = (
 OVERRIDES = ("X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override")
 
 
-@pytest.mark.parametrize("method", METHODS)
 async def test_no_key_passes_any_method_of_any_administrators_address(
-    callers: dict[str, Caller], method: str
+    callers: dict[str, Caller],
 ) -> None:
     refused = {
         ADMIN_KEY: (403, "interactive_required"),
@@ -209,25 +208,25 @@ async def test_no_key_passes_any_method_of_any_administrators_address(
         USER: (403, "permission_denied"),
         NOTHING: (401, "credentials_missing"),
     }
-    for address, (who, answer) in itertools.product(ADDRESSES, refused.items()):
+    for method, address, (who, answer) in itertools.product(METHODS, ADDRESSES, refused.items()):
         response = await callers[who].request(method, address)
         if method == "HEAD":
             assert (response.status_code, response.content) == (answer[0], b""), (address, who)
         else:
-            assert problem(response) == answer, (address, who)
+            assert problem(response) == answer, (method, address, who)
 
 
-@pytest.mark.parametrize("header", OVERRIDES)
-async def test_a_method_in_a_header_is_none(callers: dict[str, Caller], header: str) -> None:
+async def test_a_method_in_a_header_is_none(callers: dict[str, Caller]) -> None:
     before = expect(await callers[ADMIN].get("/api/admin/config"), 200)
-    response = await callers[ADMIN_KEY].post(
-        "/api/admin/config", {"max_keys_per_user": 7}, headers={header: "PATCH"}
-    )
-    assert problem(response) == (403, "interactive_required")
-    response = await callers[ADMIN].post(
-        "/api/admin/config", {"max_keys_per_user": 7}, headers={header: "PATCH"}
-    )
-    assert problem(response) == (405, "method_not_allowed")
+    for header in OVERRIDES:
+        for who, answer in (
+            (ADMIN_KEY, (403, "interactive_required")),
+            (ADMIN, (405, "method_not_allowed")),
+        ):
+            response = await callers[who].post(
+                "/api/admin/config", {"max_keys_per_user": 7}, headers={header: "PATCH"}
+            )
+            assert problem(response) == answer, header
     assert expect(await callers[ADMIN].get("/api/admin/config"), 200) == before
 
 
@@ -239,9 +238,8 @@ async def test_a_wrong_method_names_the_allowed_ones_to_an_administrator(admin: 
     assert problem(await admin.get("/api/admin/config/")) == (404, "not_found")
 
 
-@pytest.mark.parametrize(
-    ("path", "methods"),
-    [
+async def test_a_wrong_method_names_those_of_every_route_of_the_path(admin: Caller) -> None:
+    for path, methods in (
         ("/api/tasks", "GET, HEAD, POST"),
         ("/api/tasks/tsk_0123456789abcdef", "DELETE, GET, HEAD, PATCH"),
         ("/api/keys", "GET, HEAD, POST"),
@@ -249,14 +247,10 @@ async def test_a_wrong_method_names_the_allowed_ones_to_an_administrator(admin: 
         ("/api/admin/keys/revoke", "POST"),
         ("/tasks", "GET, HEAD"),
         ("/openapi.json", "GET, HEAD"),
-    ],
-)
-async def test_a_wrong_method_names_those_of_every_route_of_the_path(
-    admin: Caller, path: str, methods: str
-) -> None:
-    response = await admin.request("OPTIONS", path)
-    assert problem(response) == (405, "method_not_allowed")
-    assert response.headers["allow"] == methods
+    ):
+        response = await admin.request("OPTIONS", path)
+        assert problem(response) == (405, "method_not_allowed")
+        assert response.headers["allow"] == methods, path
 
 
 async def test_head_is_answered_as_get_is(admin: Caller) -> None:
@@ -268,9 +262,10 @@ async def test_head_is_answered_as_get_is(admin: Caller) -> None:
 # Permissions
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "needed"),
-    [
+async def test_a_key_needs_the_permission_of_what_it_does_and_no_other(
+    service: Service, user: Caller
+) -> None:
+    for method, path, needed in (
         ("GET", "/api/tasks", "tasks:read"),
         ("GET", NO_TASK, "tasks:read"),
         ("GET", f"{NO_TASK}/runs", "tasks:read"),
@@ -280,21 +275,17 @@ async def test_head_is_answered_as_get_is(admin: Caller) -> None:
         ("POST", f"{NO_TASK}/run", "tasks:run"),
         ("POST", f"{NO_RUN}/rerun", "tasks:run"),
         ("POST", f"{NO_RUN}/cancel", "tasks:run"),
-    ],
-)
-async def test_a_key_needs_the_permission_of_what_it_does_and_no_other(
-    service: Service, user: Caller, method: str, path: str, needed: str
-) -> None:
-    others = sorted(ROLE_PERMISSIONS["user"] - {needed})
-    without = await service.key_for(user, scopes=others)
-    response = await without.request(method, path)
-    assert problem(response) == (403, "permission_denied")
-    assert (
-        challenge(response)
-        == f'Bearer realm="task-service", error="insufficient_scope", scope="{needed}"'
-    )
-    just_that = await service.key_for(user, scopes=[needed])
-    assert is_admitted(await just_that.request(method, path))
+    ):
+        others = sorted(ROLE_PERMISSIONS["user"] - {needed})
+        without = await service.key_for(user, scopes=others)
+        response = await without.request(method, path)
+        assert problem(response) == (403, "permission_denied"), (method, path)
+        assert (
+            challenge(response)
+            == f'Bearer realm="task-service", error="insufficient_scope", scope="{needed}"'
+        )
+        just_that = await service.key_for(user, scopes=[needed])
+        assert is_admitted(await just_that.request(method, path)), (method, path)
 
 
 async def test_a_key_without_scopes_can_do_nothing(service: Service, user: Caller) -> None:

@@ -93,25 +93,19 @@ async def test_a_task_is_changed_member_by_member(user: Caller) -> None:
         assert wrong_fields(await user.patch(path, {member: None})) == {member}
 
 
-@pytest.mark.parametrize(
-    "member",
-    ["id", "owner_name", "created_at", "last_run", "state", "__class__", "owner"],
-)
-async def test_no_member_can_be_set_that_is_not_for_the_client(
-    user: Caller, admin: Caller, member: str
-) -> None:
+async def test_no_member_can_be_set_that_is_not_for_the_client(user: Caller, admin: Caller) -> None:
     stolen = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
     task = await user.new_task()
     path = f"/api/tasks/{task['id']}"
-    assert wrong_fields(await user.post("/api/tasks", HELLO | {member: stolen})) == {member}
-    assert wrong_fields(await user.patch(path, {member: stolen})) == {member}
-    assert wrong_fields(await user.post("/api/keys", {"name": "k", member: stolen})) == {member}
+    for member in ("id", "owner_name", "created_at", "last_run", "state", "__class__", "owner"):
+        assert wrong_fields(await user.post("/api/tasks", HELLO | {member: stolen})) == {member}
+        assert wrong_fields(await user.patch(path, {member: stolen})) == {member}
+        assert wrong_fields(await user.post("/api/keys", {"name": "k", member: stolen})) == {member}
     assert expect(await user.get(path), 200) == task
 
 
-@pytest.mark.parametrize(
-    ("changes", "fields"),
-    [
+async def test_a_bad_task_is_refused_by_the_fields(user: Caller) -> None:
+    for changes, fields in (
         ({"name": ""}, {"name"}),
         ({"name": "n" * 101}, {"name"}),
         ({"name": "two\nlines"}, {"name"}),
@@ -131,12 +125,8 @@ async def test_no_member_can_be_set_that_is_not_for_the_client(
         ({"timeout_seconds": 1.5}, {"timeout_seconds"}),
         ({"timeout_seconds": 86_401}, {"timeout_seconds"}),
         ({"timeout_seconds": 10**30}, {"timeout_seconds"}),
-    ],
-)
-async def test_a_bad_task_is_refused_by_the_fields(
-    user: Caller, changes: dict, fields: set[str]
-) -> None:
-    assert wrong_fields(await user.post("/api/tasks", HELLO | changes)) == fields
+    ):
+        assert wrong_fields(await user.post("/api/tasks", HELLO | changes)) == fields, changes
     assert expect(await user.get("/api/tasks"), 200)["items"] == []
 
 

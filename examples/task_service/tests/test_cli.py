@@ -72,6 +72,11 @@ def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:
     return done
 
 
+def create_administrator(data: Path, name: str) -> Result:
+    words = ("users", "create", name, "--role", "admin", "--password-stdin")
+    return run(data, *words, stdin=f"{ADMIN_PASSWORD}\n")
+
+
 def greeting(data: Path, **settings: str) -> str:
     """What `task-service serve` prints once it serves; in this process, and without its server."""
 
@@ -200,15 +205,29 @@ def test_the_first_minute_ends_with_something_that_worked(tmp_path: Path) -> Non
     with serving(data, LOG_FORMAT="json") as service:
         assert service.token is None
         assert f"{service.origin}/login" in service.output
-        log_in(service)
-        # Beside a running service nothing is wrong.
-        assert run(data, "doctor", PORT=service.origin.rpartition(":")[2]).exit_code == 0
         service.request("GET", "/api/tasks", credential="msk_wrong")
+        # Beside a running service nothing is wrong, and commands take effect.
+        assert run(data, "doctor", PORT=service.origin.rpartition(":")[2]).exit_code == 0
+        _disable_beside(data, service)
         assert service.stop(signal.SIGINT) == 0
         lines = [json.loads(line) for line in service.errors.read_text().splitlines()]
-    (line,) = [line for line in lines if line.get("status") == 401]
+    line, *_ = [line for line in lines if line.get("status") == 401]
     assert (line["method"], line["route"], line["level"]) == ("GET", "/api/tasks", "info")
     assert line["request_id"].startswith("req_")
+
+
+def _disable_beside(data: Path, service: Serving) -> None:
+    """Another process disables a service account and an administrator, but not the last one."""
+    login = log_in(service)
+    path = "/api/admin/service-accounts"
+    made = service.request("POST", path, {"name": "bot"}, credential=login)[1]
+    assert run(data, "users", "disable", "Bot").stdout == "bot is disabled.\n"
+    shown = service.request("GET", f"{path}/{made['id']}", credential=login)[1]
+    assert shown["disabled"] is True
+    assert run(data, "users", "disable", "Admin").exit_code == 1
+    create_administrator(data, "bea")
+    assert run(data, "users", "disable", "Admin").exit_code == 0
+    assert service.request("GET", "/api/tasks", credential=login)[1]["code"] == "token_revoked"
 
 
 def test_a_link_is_printed_at_each_start_until_there_is_a_password(tmp_path: Path) -> None:
@@ -218,7 +237,7 @@ def test_a_link_is_printed_at_each_start_until_there_is_a_password(tmp_path: Pat
     assert first is not None
     assert second is not None
     assert first != second
-    run(data, "users", "create", "ada", "--role", "admin", "--password-stdin", stdin=ADMIN_PASSWORD)
+    create_administrator(data, "ada")
     assert "/set-password" not in greeting(data)
 
 
@@ -287,41 +306,9 @@ def test_users_are_created_with_a_link_or_a_password(tmp_path: Path) -> None:
     invited = run(data, "users", "create", "eva", "--role", "user")
     assert invited.exit_code == 0
     assert re.search(r"http://127\.0\.0\.1:8000/set-password#[\w-]{43}", invited.stdout)
-    done = run(
-        data,
-        "users",
-        "create",
-        "ada",
-        "--role",
-        "admin",
-        "--password-stdin",
-        stdin=f"{ADMIN_PASSWORD}\n",
-    )
+    done = create_administrator(data, "ada")
     assert done.exit_code == 0
     assert not secrets_in(done.stdout + done.stderr)
-    with serving(data) as service:
-        assert service.token is None
-        login = log_in(service, "ada")
-        assert service.request("GET", "/api/admin/config", credential=login)[0] == 200
-        # Another process, while the service runs.
-        path = "/api/admin/service-accounts"
-        made = service.request("POST", path, {"name": "bot"}, credential=login)[1]
-        assert run(data, "users", "disable", "Bot").stdout == "bot is disabled.\n"
-        shown = service.request("GET", f"{path}/{made['id']}", credential=login)[1]
-        assert shown["disabled"] is True
-        assert run(data, "users", "disable", "Ada").exit_code == 1  # the last administrator
-        run(
-            data,
-            "users",
-            "create",
-            "bea",
-            "--role",
-            "admin",
-            "--password-stdin",
-            stdin=f"{ADMIN_PASSWORD}\n",
-        )
-        assert run(data, "users", "disable", "Ada").exit_code == 0
-        assert service.request("GET", "/api/tasks", credential=login)[1]["code"] == "token_revoked"
 
 
 @pytest.mark.parametrize(

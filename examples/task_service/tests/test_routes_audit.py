@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from examples.task_service.tests.service_support import Service
 
+from msk_auth.cli import main
 from msk_auth.testing import audit_routes
 
 pytestmark = pytest.mark.anyio
@@ -72,31 +70,14 @@ async def test_an_api_key_gets_to_nothing_that_administers(service: Service) -> 
     assert {route.access for route in administration} == {"interactive"}
 
 
-def run_audit(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """The command, as in CI."""
-    environment = {name: value for name, value in os.environ.items() if "TASK_SERVICE" not in name}
-    command = "import sys; from msk_auth.cli import main; sys.exit(main())"
-    return subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            command,
-            "routes",
-            "--factory",
-            "task_service.app:create_app",
-            *options,
-        ],
-        env=environment | {"TASK_SERVICE_DATA_DIR": str(data)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_the_command_passes_on_the_service(tmp_path: Path) -> None:
+def test_the_command_passes_on_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TASK_SERVICE_DATA_DIR", str(tmp_path / "data"))
     opened = [word for path in (*OPEN, *PAGES) for word in ("--public", path)]
-    audited = run_audit(tmp_path / "data", *opened)
-    assert (audited.returncode, audited.stderr) == (0, "")
+    code = main(["routes", "--factory", "task_service.app:create_app", *opened])
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (0, "")
     policy = re.escape("permissions: tasks:run; resource: task:{taskId}")
-    assert re.search(rf"(?m)^POST +/api/tasks/{{taskId}}/run +{policy} ", audited.stdout)
-    assert audited.stdout.rstrip().endswith("0 undeclared, 0 flagged")
+    assert re.search(rf"(?m)^POST +/api/tasks/{{taskId}}/run +{policy} ", printed.out)
+    assert printed.out.rstrip().endswith("0 undeclared, 0 flagged")

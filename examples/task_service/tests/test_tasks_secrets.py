@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -39,10 +40,13 @@ from examples.task_service.tests.service_support import (
 from sqlalchemy import select, update
 
 from msk_auth import SystemClock
+from msk_auth.errors import ConfigurationError
+from task_service import cli
 from task_service.cli import main
 from task_service.db.engine import Database
 from task_service.db.schema import runs, tasks
 from task_service.handlers import HandlerEnvironment, HandlerRegistry
+from task_service.settings import Settings
 from task_service.tasks.models import NewTask, TaskChanges
 from task_service.tasks.parameters import TaskParameters
 from task_service.tasks.tasks import Tasks
@@ -589,9 +593,8 @@ async def test_a_worker_opens_secrets_with_the_keys_in_its_environment(
 
             other_id = re.sub("^[^=]+", "2020-01-01-none", keys)
             monkeypatch.setenv(name, other_id)
-            with pytest.raises(AssertionError, match="the worker ended with 1"):
-                async with running_worker(none, url):
-                    pass
+            with pytest.raises(ConfigurationError, match="TASK_SERVICE_PARAMETER_KEYS lacks"):
+                await cli._work(Settings(data_dir=none, database_url=url), timedelta(0))
             code, output = await command(data, url, "doctor")
             assert code == 1
             assert f"TASK_SERVICE_PARAMETER_KEYS lacks {next(iter(pepper))}" in output
