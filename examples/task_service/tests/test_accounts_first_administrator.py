@@ -7,7 +7,6 @@ import contextlib
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from argon2.profiles import CHEAPEST
@@ -15,15 +14,13 @@ from examples.task_service.tests.accounts_support import (
     KINDS,
     OTHER_PASSWORD,
     PASSWORD,
-    database_url,
 )
+from examples.task_service.tests.runs_support import migrated
 from sqlalchemy import func, select
 
-from task_service import app as app_module
 from task_service import cli
 from task_service.accounts.credentials import MAX_FIRST_LINKS
 from task_service.accounts.invitations import Invitation
-from task_service.app import create_app
 from task_service.db import schema
 from task_service.errors import LinkInvalid
 from task_service.services import Services
@@ -36,18 +33,14 @@ pytestmark = pytest.mark.anyio
 async def processes(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[list[Services]]:
-    """Two services that were started at the same moment on one empty database."""
-    async with database_url(request.param, tmp_path) as url, contextlib.AsyncExitStack() as stack:
+    """Two services that were started at the same moment on one database without users."""
+    async with migrated(request.param, tmp_path) as url, contextlib.AsyncExitStack() as stack:
         settings = Settings(data_dir=tmp_path / "data", database_url=url, execute_runs="never")
-        # They get no request, and reading the signatures of the routes takes longer than a test.
-        with mock.patch.object(app_module, "_routers", return_value=()):
-            apps = [create_app(settings, password_hashing=CHEAPEST) for _ in range(2)]
-        lifespans = [app.router.lifespan_context(app) for app in apps]
-        for _ in await asyncio.gather(*(lifespan.__aenter__() for lifespan in lifespans)):
-            pass
-        for lifespan in lifespans:
-            stack.push_async_exit(lifespan.__aexit__)
-        yield [app.state.services for app in apps]
+        processes = [Services(settings, password_hashing=CHEAPEST) for _ in range(2)]
+        for services in processes:
+            stack.push_async_callback(services.close)
+        await asyncio.gather(*(services.join_deployment() for services in processes))
+        yield processes
 
 
 async def _links(processes: list[Services], each: int = 1) -> list[Invitation]:

@@ -13,7 +13,6 @@ from examples.task_service.tests.accounts_support import (
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
     expect,
-    make_template,
     problem,
     running_service,
 )
@@ -133,11 +132,9 @@ async def test_a_session_counts_while_the_settings_admit_its_kind(
 
 
 async def test_passwords_switched_off_end_logins_and_links_at_the_next_start(
-    tmp_path: Path,
+    template: Path, tmp_path: Path
 ) -> None:
-    data = tmp_path / "data"
-    await make_template(data)
-    async with running_service(data, tmp_path / "on") as service:
+    async with running_service(template, tmp_path / "on", shared_routes=True) as service:
         ada = await service.log_in("ada", ADMIN_PASSWORD)
         token = ada.http.headers["authorization"].removeprefix("Bearer ")
         key = (await ada.new_key())["key"]

@@ -13,7 +13,6 @@ from examples.task_service.tests.service_support import (
     challenge,
     expect,
     problem,
-    secrets_in,
     wrong_fields,
 )
 
@@ -31,12 +30,8 @@ async def audit(admin: Caller, query: str = "") -> list[dict]:
 # Configuration
 
 
-async def test_the_configuration_shows_every_setting(admin: Caller) -> None:
-    config = expect(await admin.get("/api/admin/config"), 200)
-    assert config == DEFAULTS
-
-
 async def test_any_subset_of_it_can_be_changed(admin: Caller) -> None:
+    assert expect(await admin.get("/api/admin/config"), 200) == DEFAULTS
     change = {"max_keys_per_user": 5, "run_retention_days": 7}
     config = expect(await admin.patch("/api/admin/config", change), 200)
     assert config == DEFAULTS | change
@@ -141,7 +136,7 @@ async def test_users_are_searched_and_filtered(admin: Caller) -> None:
         assert wrong_fields(await admin.get(f"/api/admin/users?{query}")) == {field}
 
 
-async def test_a_bad_user_is_refused_by_the_fields(admin: Caller) -> None:
+async def test_a_bad_user_is_refused_by_the_fields(admin: Caller, user: Caller) -> None:
     for body, fields in (
         ({}, {"username", "role"}),
         ({"username": "eva", "role": "root"}, {"role"}),
@@ -152,21 +147,10 @@ async def test_a_bad_user_is_refused_by_the_fields(admin: Caller) -> None:
         ({"username": "eva", "role": "user", "id": "usr_1"}, {"id"}),
     ):
         assert wrong_fields(await admin.post("/api/admin/users", body)) == fields, body
-
-
-async def test_a_user_keeps_at_least_one_known_role(admin: Caller, user: Caller) -> None:
     user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
     for roles, field in (([], "roles"), (["user", "root"], "roles.1")):
         response = await admin.patch(f"/api/admin/users/{user_id}", {"roles": roles})
         assert wrong_fields(response) == {field}
-
-
-async def test_the_last_administrator_cannot_be_removed(admin: Caller) -> None:
-    mine = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
-    for change in ({"disabled": True}, {"roles": ["user"]}):
-        response = await admin.patch(f"/api/admin/users/{mine}", change)
-        assert problem(response) == (409, "last_administrator")
-    expect(await admin.get("/api/admin/config"), 200)
 
 
 async def test_an_unknown_user_is_not_found(admin: Caller) -> None:
@@ -180,11 +164,11 @@ async def test_an_unknown_user_is_not_found(admin: Caller) -> None:
 # Operations that need a recent login (RFC 9470)
 
 
-async def sensitive(admin: Caller, user_id: str) -> list[httpx2.Response]:
+async def sensitive(admin: Caller, user_id: str, username: str = "eva") -> list[httpx2.Response]:
     """Making an administrator, changing roles, and setting up another's password, in that order."""
     path = f"/api/admin/users/{user_id}"
     return [
-        await admin.post("/api/admin/users", {"username": "eva", "role": "admin"}),
+        await admin.post("/api/admin/users", {"username": username, "role": "admin"}),
         await admin.patch(path, {"roles": ["admin"]}),
         await admin.patch(path, {"roles": ["user"], "disabled": False}),
         await admin.post(f"{path}/invitation"),
@@ -205,34 +189,23 @@ async def test_what_makes_administrators_or_passwords_needs_a_login_of_the_last_
         'Bearer realm="task-service", error="insufficient_user_authentication", max_age="900"'
     }
     assert len(await audit(admin)) == before
-
-
-async def test_everything_else_needs_any_login(
-    service: Service, admin: Caller, user: Caller
-) -> None:
-    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
-    service.clock.advance(minutes=30)
+    # Everything else needs any login.
     key = await admin.new_key()
     rotated = expect(await admin.post(f"/api/keys/{key['id']}/rotate"), 201)
     expect(await admin.post(f"/api/keys/{rotated['id']}/revoke"), 200)
     expect(await admin.patch("/api/admin/config", {"run_retention_days": 7}), 200)
-    expect(await admin.post("/api/admin/users", {"username": "eva", "role": "user"}), 201)
+    expect(await admin.post("/api/admin/users", {"username": "bea", "role": "user"}), 201)
     # Stopping a user must not wait for a password.
-    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": True}), 200)
-    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": False}), 200)
-    assert (await admin.delete(f"/api/admin/users/{user_id}/sessions")).status_code == 204
-
-
-async def test_confirming_the_password_makes_the_login_recent(
-    service: Service, admin: Caller, user: Caller
-) -> None:
-    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
-    service.clock.advance(minutes=30)
+    path = f"/api/admin/users/{user_id}"
+    expect(await admin.patch(path, {"disabled": True}), 200)
+    expect(await admin.patch(path, {"disabled": False}), 200)
+    assert (await admin.delete(f"{path}/sessions")).status_code == 204
+    # The login is recent again once the password is confirmed.
     body = {"password": ADMIN_PASSWORD}
     token = expect(await admin.post("/api/auth/reauthenticate", body), 200)["access_token"]
     fresh = service.caller(token)
-    assert [each.status_code for each in await sensitive(fresh, user_id)] == [201, 200, 200, 201]
-    assert problem(await admin.get("/api/auth/me")) == (401, "token_revoked")
+    again = await sensitive(fresh, user_id, "fay")
+    assert [each.status_code for each in again] == [201, 200, 200, 201]
 
 
 # Audit
@@ -268,21 +241,6 @@ async def test_the_audit_log_records_actor_action_and_credential(
         assert entry["address"] == "127.0.0.1"
 
 
-async def test_the_audit_log_holds_no_secret(service: Service, admin: Caller, user: Caller) -> None:
-    created = await user.new_key(name="CI")
-    # People paste what they should not.
-    await user.new_task(name="nothing secret")
-    expect(await user.post("/api/keys", {"name": f"was {created['key']}"[:100]}), 201)
-    body = {"username": created["key"], "password": created["key"]}
-    await service.caller().post("/api/auth/login", body)
-    await service.caller().post("/api/auth/login", {"username": ADMIN_PASSWORD, "password": "x"})
-    invited = expect(await admin.post("/api/admin/users", {"username": "eva", "role": "user"}), 201)
-    text = json.dumps(await audit(admin))
-    assert not secrets_in(text)
-    assert invited["invitation_url"].split("#")[1] not in text
-    assert "login.failed" in text
-
-
 async def test_the_audit_log_can_be_searched_and_paged(admin: Caller, user: Caller) -> None:
     created = [await user.new_key() for _ in range(3)]
     for key in created:
@@ -313,10 +271,3 @@ async def test_a_bad_search_is_refused_by_the_field(admin: Caller) -> None:
         ("since=2026-01-01T00:00:00", "since"),
     ):
         assert wrong_fields(await admin.get(f"/api/admin/audit?{query}")) == {field}, query
-
-
-async def test_a_revoked_keys_record_stays_in_the_audit_log(admin: Caller, user: Caller) -> None:
-    created = await user.new_key(name="CI")
-    assert (await user.delete(f"/api/keys/{created['id']}")).status_code == 204
-    actions = [entry["action"] for entry in await audit(admin, f"&target={created['id']}")]
-    assert actions == ["key.deleted", "key.created"]

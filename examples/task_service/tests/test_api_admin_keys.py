@@ -63,21 +63,16 @@ async def test_an_administrator_lists_the_keys_of_all_users_by_name(
     assert [key["name"] for key in await _listed(again, "&status=revoked")] == ["own"]
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
+async def test_a_query_that_cannot_be_read_is_refused(admin: Caller) -> None:
+    for query, field in (
         ("limit=0", "limit"),
         ("cursor=x", "cursor"),
         ("status=dead", "status"),
         ("label=A", "label"),
         ("created_before=2026-01-01", "created_before"),
         ("unused_since=2026-01-01T00:00:00", "unused_since"),
-    ],
-)
-async def test_a_query_that_cannot_be_read_is_refused(
-    admin: Caller, query: str, field: str
-) -> None:
-    assert wrong_fields(await admin.get(f"{PATH}?{query}")) == {field}
+    ):
+        assert wrong_fields(await admin.get(f"{PATH}?{query}")) == {field}, query
 
 
 async def test_an_administrator_revokes_keys_of_others_and_the_audit_log_names_both(
@@ -127,22 +122,6 @@ async def test_a_key_that_is_none_is_not_found(admin: Caller, user: Caller) -> N
     for unknown in ("000000000000", "%00"):
         assert problem(await admin.get(f"{PATH}/{unknown}")) == (404, "key_not_found")
     assert problem(await user.post(f"{PATH}/000000000000/revoke")) == (403, "permission_denied")
-
-
-async def test_there_is_no_other_operation_on_the_keys_of_others(
-    admin: Caller, user: Caller
-) -> None:
-    """G3, G4: an administrator makes and extends no key of another."""
-    key = await user.new_key()
-    one = f"{PATH}/{key['id']}"
-    for method, path, status in (
-        ("POST", PATH, 405),
-        ("GET", f"{one}/revoke", 405),
-        ("DELETE", one, 405),
-        ("PATCH", one, 405),
-        ("POST", f"{one}/rotate", 404),
-    ):
-        assert (await admin.request(method, path)).status_code == status, (method, path)
 
 
 async def test_an_administrator_reads_which_key_did_what(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 
@@ -117,9 +118,9 @@ async def test_an_entry_as_json(service: Service, admin: Caller) -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["0.5", "1767225600", "-1", "2026-01-01", "yesterday", ""])
-async def test_a_time_is_written_as_one(admin: Caller, text: str) -> None:
-    for name in ("since", "until"):
+async def test_a_time_is_written_as_one(admin: Caller) -> None:
+    texts = ("0.5", "1767225600", "-1", "2026-01-01", "yesterday", "")
+    for text, name in itertools.product(texts, ("since", "until")):
         answer = await admin.get(f"/api/admin/audit?{name}={text}")
         assert answer.status_code == 422
         assert answer.json()["errors"] == [

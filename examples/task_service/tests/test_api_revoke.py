@@ -72,16 +72,11 @@ async def task_of(user: Caller, run_id: str) -> str:
     return task_id
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [({"cancel_runs": "yes"}, "cancel_runs"), ({"cancel_run": True}, "cancel_run")],
-)
-async def test_another_body_is_refused_and_revokes_nothing(
-    user: Caller, body: object, field: str
-) -> None:
+async def test_another_body_is_refused_and_revokes_nothing(user: Caller) -> None:
     created = expect(await user.post("/api/keys", {"name": "ci"}), 201)
-    response = await user.post(f"/api/keys/{created['id']}/revoke", body)
-    assert wrong_fields(response) == {field}
+    for body in ({"cancel_runs": "yes"}, {"cancel_run": True}):
+        response = await user.post(f"/api/keys/{created['id']}/revoke", body)
+        assert wrong_fields(response) == body.keys()
     assert expect(await user.get(f"/api/keys/{created['id']}"), 200)["status"] == "active"
 
 
@@ -91,10 +86,3 @@ async def test_no_key_of_another_user_is_revoked(user: Caller, admin: Caller) ->
         response = await user.post(f"{path}/revoke", {"cancel_runs": True})
         assert problem(response) == (404, "key_not_found")
     assert expect(await admin.get(f"/api/keys/{created['id']}"), 200)["status"] == "active"
-
-
-async def test_no_key_revokes_a_key(user_key: Caller) -> None:
-    key_id = expect(await user_key.get("/api/auth/me"), 200)["credential"]["key_id"]
-    response = await user_key.post(f"/api/keys/{key_id}/revoke", {"cancel_runs": True})
-    assert problem(response) == (403, "interactive_required")
-    expect(await user_key.get("/api/auth/me"), 200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -82,19 +83,16 @@ async def test_an_administrator_creates_describes_disables_and_deletes_one(
     ]
 
 
-@pytest.mark.parametrize(
-    ("body", "fields"),
-    [
+async def test_a_bad_one_is_refused(admin: Caller) -> None:
+    for body, fields in (
         ({}, {"name"}),
         ({"name": "a b"}, {"name"}),
         ({"name": 1}, {"name"}),
         ({"name": "bot", "description": "x" * 501}, {"description"}),
         ({"name": "bot", "role": "admin"}, {"role"}),
         ({"name": "bot", "password": "nine violet submarines"}, {"password"}),
-    ],
-)
-async def test_a_bad_one_is_refused(admin: Caller, body: dict[str, Any], fields: set[str]) -> None:
-    assert wrong_fields(await admin.post(PATH, body)) == fields
+    ):
+        assert wrong_fields(await admin.post(PATH, body)) == fields, body
 
 
 async def test_names_are_shared_with_users(admin: Caller, bot: dict[str, Any]) -> None:
@@ -142,6 +140,9 @@ async def test_an_administrator_sees_rotates_edits_and_revokes_its_keys(
     assert expect(await admin.get(response.headers["location"]), 200) == shown
     listed = expect(await admin.get(of(bot, count="true")), 200)
     assert (listed["items"], listed["counts"]["active"]) == ([shown], 1)
+    everyones = expect(await admin.get("/api/admin/keys?owner=deploy-bot"), 200)["items"]
+    assert [(one["id"], one["owner_name"]) for one in everyones] == [(key["id"], "deploy-bot")]
+    assert expect(await admin.get(f"{PATH}/{bot['id']}"), 200)["active_keys"] == 1
     # The administrator's own list is another.
     assert expect(await admin.get("/api/keys"), 200)["items"] == []
     assert problem(await admin.get(f"/api/keys/{key['id']}")) == (404, "key_not_found")
@@ -212,13 +213,6 @@ async def test_revoking_a_key_of_it_may_cancel_its_runs(
     assert (await admin.wait_for_run(run["id"]))["state"] == "cancelled"
 
 
-async def test_the_list_of_all_keys_has_its_name(admin: Caller, bot: dict[str, Any]) -> None:
-    key = await key_of(admin, bot)
-    found = expect(await admin.get("/api/admin/keys?owner=deploy-bot"), 200)["items"]
-    assert [(one["id"], one["owner_name"]) for one in found] == [(key["id"], "deploy-bot")]
-    assert expect(await admin.get(f"{PATH}/{bot['id']}"), 200)["active_keys"] == 1
-
-
 # Attacks
 
 
@@ -258,49 +252,41 @@ async def test_a_login_token_of_it_is_refused(
         assert problem(response)[1] in {"token_invalid", "token_revoked"}
 
 
-async def test_a_key_of_it_cannot_escalate(
-    service: Service, admin: Caller, user: Caller, bot: dict[str, Any]
+async def test_neither_its_key_nor_one_of_an_administrator_can_escalate(
+    service: Service, admin: Caller, admin_key: Caller, user: Caller, bot: dict[str, Any]
 ) -> None:
     key = await key_of(admin, bot)
     program = service.caller(key["key"])
-    one, mine = f"{PATH}/{bot['id']}", f"/api/keys/{key['id']}"
-    for response in (
-        await program.post("/api/keys", {"name": "another"}),
-        await program.post(of(bot), {"name": "another"}),
-        await program.post(f"{mine}/rotate"),
-        await program.post(of(bot, f"{mine}/rotate")),
-        await program.patch(mine, {"networks": None}),
-        await program.post(f"{mine}/revoke"),
-        await program.delete(mine),
-        await program.get(of(bot)),
-        await program.get(of(bot, mine)),
-        await program.get(f"{mine}/audit"),
-        await program.get(PATH),
-        await program.post(PATH, {"name": "another"}),
-        await program.patch(one, {"disabled": False}),
-        await program.delete(one),
-        await program.get("/api/admin/users"),
-        await program.patch("/api/admin/config", {}),
-        await program.get("/api/auth/sessions"),
+    one, its = f"{PATH}/{bot['id']}", f"/api/keys/{key['id']}"
+    for caller, (method, path, body) in itertools.product(
+        (program, admin_key),
+        (
+            ("POST", "/api/keys", {"name": "another"}),
+            ("POST", of(bot), {"name": "another"}),
+            ("POST", f"{its}/rotate", None),
+            ("POST", of(bot, f"{its}/rotate"), None),
+            ("PATCH", its, {"networks": None}),
+            ("POST", f"{its}/revoke", None),
+            ("DELETE", its, None),
+            ("GET", of(bot), None),
+            ("GET", of(bot, its), None),
+            ("GET", f"{its}/audit", None),
+            ("GET", PATH, None),
+            ("POST", PATH, {"name": "another"}),
+            ("PATCH", one, {"disabled": False}),
+            ("DELETE", one, None),
+            ("GET", "/api/admin/users", None),
+            ("PATCH", "/api/admin/config", {}),
+            ("GET", "/api/auth/sessions", None),
+        ),
     ):
-        assert problem(response) == (403, "interactive_required"), response.request.url
+        response = await caller.request(method, path, body)
+        assert problem(response) == (403, "interactive_required"), (method, path)
     task = await user.new_task()
     assert problem(await program.get(f"/api/tasks/{task['id']}")) == (404, "task_not_found")
     for scopes in (["tasks:read_all"], ["keys:manage"], ["admin:users"]):
         response = await admin.post(of(bot), {"name": "more", "scopes": scopes})
         assert wrong_fields(response) == {"scopes"}
-
-
-async def test_an_api_key_of_an_administrator_manages_none(
-    admin_key: Caller, bot: dict[str, Any]
-) -> None:
-    for response in (
-        await admin_key.post(PATH, {"name": "another"}),
-        await admin_key.post(of(bot), {"name": "another"}),
-        await admin_key.get(of(bot)),
-        await admin_key.delete(f"{PATH}/{bot['id']}"),
-    ):
-        assert problem(response) == (403, "interactive_required")
 
 
 async def test_who_is_no_administrator_reaches_neither_it_nor_its_keys(

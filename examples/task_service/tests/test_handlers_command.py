@@ -217,6 +217,8 @@ async def test_output_is_logged_and_the_exit_code_returned() -> None:
     result, log = await run("echo", "-e is text; $HOME `id` > x", "–")
     assert result == HandlerResult(exit_code=0)
     assert log.text() == "-e is text; $HOME `id` > x –\n"
+    _, log = await run(SH, "-c", "echo out; echo err >&2")
+    assert (log.text(), log.text("stderr")) == ("out\n", "err\n")
 
 
 @pytest.mark.parametrize(
@@ -225,11 +227,6 @@ async def test_output_is_logged_and_the_exit_code_returned() -> None:
 async def test_an_exit_status_other_than_0_is_a_failure(script: str, code: int) -> None:
     result, _ = await run(SH, "-c", script)
     assert result == HandlerResult(code, f"The command ended with exit status {code}.")
-
-
-async def test_stdout_and_stderr_are_logged_apart() -> None:
-    _, log = await run(SH, "-c", "echo out; echo err >&2")
-    assert (log.text(), log.text("stderr")) == ("out\n", "err\n")
 
 
 async def test_a_command_that_is_not_installed_fails(tmp_path: Path) -> None:
@@ -254,23 +251,30 @@ async def test_the_command_sees_no_environment_of_the_service(
     assert f"PATH={COMMAND_PATH}" in log.text()
 
 
-async def test_the_command_gets_an_empty_input_and_no_other_files() -> None:
+SURROUNDINGS = """
+pwd; mkdir -p a/b; echo x > a/b/c; echo $HOME; stat -c %a .
+cat; readlink /proc/self/fd/0
+cat /proc/self/oom_score_adj
+grep NoNewPrivs /proc/self/status
+ls /proc/self/fd
+"""
+
+
+async def test_the_command_gets_a_folder_an_empty_input_no_files_and_no_privileges() -> None:
     held = os.open(__file__, os.O_RDONLY)
     os.set_inheritable(held, True)
     try:
-        _, log = await run(SH, "-c", "cat; ls /proc/self/fd; readlink /proc/self/fd/0")
+        _, log = await run(SH, "-c", SURROUNDINGS)
     finally:
         os.close(held)
-    # 3 is the folder that ls reads.
-    assert log.text().split() == ["0", "1", "2", "3", "/dev/null"]
-
-
-async def test_the_command_gets_a_folder_of_its_own_that_is_removed() -> None:
-    _, log = await run(SH, "-c", "pwd; mkdir -p a/b; echo x > a/b/c; echo $HOME; stat -c %a .")
-    folder, home, mode = log.text().split()
-    assert folder == home
-    assert mode == "700"
+    folder, home, mode, stdin, oom_score, _, no_new_privileges, *files = log.text().split()
+    assert (folder, mode) == (home, "700")
     assert not exists(folder)
+    assert stdin == "/dev/null"
+    # The kernel ends it before its worker if memory runs out.
+    assert (oom_score, no_new_privileges) == ("1000", "1")
+    # 3 is the folder that ls reads.
+    assert files == ["0", "1", "2", "3"]
 
 
 async def test_a_broken_pipe_ends_a_command() -> None:
@@ -439,16 +443,6 @@ async def test_a_command_that_takes_too_much_memory_fails_alone() -> None:
     result, log = await run("python3", "-c", "bytearray(2 << 30)")
     assert result.exit_code == 1
     assert "MemoryError" in log.text("stderr")
-
-
-async def test_the_kernel_ends_a_command_before_its_worker_if_memory_runs_out() -> None:
-    _, log = await run("cat", "/proc/self/oom_score_adj")
-    assert log.text() == "1000\n"
-
-
-async def test_a_command_gains_no_privileges() -> None:
-    _, log = await run("grep", "NoNewPrivs", "/proc/self/status")
-    assert log.text().split() == ["NoNewPrivs:", "1"]
 
 
 # It leaves its parent, its group and its session: only its ancestry identifies it.
