@@ -167,6 +167,13 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
         yield it
 
 
+@pytest.fixture
+async def lite(tmp_path: Path) -> AsyncIterator[World]:
+    """As `it`, for what does not depend on the database."""
+    async with world("sqlite", tmp_path) as it:
+        yield it
+
+
 @pytest.fixture(params=KINDS)
 async def services(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Services]:
     """The parts of a service that does not serve, on each database."""

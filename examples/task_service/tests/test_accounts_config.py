@@ -122,27 +122,27 @@ async def test_a_change_takes_effect_at_once_in_every_process(it: World) -> None
     assert it.lease_waits
 
 
-async def test_a_setting_can_be_changed_again_and_back(it: World) -> None:
+async def test_a_setting_can_be_changed_again_and_back(lite: World) -> None:
     for value in (5, None, 7):
-        changed = await it.config.update({"default_key_lifetime_days": value})
+        changed = await lite.config.update({"default_key_lifetime_days": value})
         assert changed.default_key_lifetime_days == value
-        assert await it.config.current() == changed
+        assert await lite.config.current() == changed
 
 
 async def test_each_change_is_recorded_with_old_and_new_value_and_none_if_nothing_changed(
-    it: World,
+    lite: World,
 ) -> None:
-    admin = await it.user("root", "admin")
+    admin = await lite.user("root", "admin")
     patch = {"run_timeout_seconds": 60, "allowed_commands": ["echo", "date"]}
-    await it.config.update(patch, by=principal(admin))
-    await it.config.update(patch, by=principal(admin))
-    entries = [row for row in await it.rows("audit", "id") if row["action"] == "config.changed"]
+    await lite.config.update(patch, by=principal(admin))
+    await lite.config.update(patch, by=principal(admin))
+    entries = [row for row in await lite.rows("audit", "id") if row["action"] == "config.changed"]
 
     assert [(entry["actor_id"], entry["target"], entry["details"]) for entry in entries] == [
         (admin.id, "allowed_commands", {"old": ["echo"], "new": ["echo", "date"]}),
         (admin.id, "run_timeout_seconds", {"old": 300, "new": 60}),
     ]
-    assert {row["updated_by"] for row in await it.rows("settings")} == {admin.id}
+    assert {row["updated_by"] for row in await lite.rows("settings")} == {admin.id}
 
 
 async def test_two_changes_that_do_not_go_together_cannot_both_be_made(it: World) -> None:

@@ -35,14 +35,14 @@ async def test_a_link_lets_its_user_choose_a_password_once(it: World) -> None:
     assert (await it.actions())[3:] == ["user.invited", "user.password_set", "login.succeeded"]
 
 
-async def test_the_secret_is_in_the_fragment_and_nowhere_else(it: World) -> None:
-    user = await it.user("ann", password=None)
-    link = await it.invitations.create(user.id)
+async def test_the_secret_is_in_the_fragment_and_nowhere_else(lite: World) -> None:
+    user = await lite.user("ann", password=None)
+    link = await lite.invitations.create(user.id)
 
     assert re.fullmatch(r"[0-9A-Za-z_-]{43}", link.token)
     assert link.invitation_url == f"https://tasks.test/set-password#{link.token}"
     assert link.token not in repr(link)
-    assert link.token not in str([await it.rows("password_links"), await it.rows("audit")])
+    assert link.token not in str([await lite.rows("password_links"), await lite.rows("audit")])
 
 
 async def test_a_user_is_made_together_with_their_link_or_not_at_all(
@@ -64,13 +64,13 @@ async def test_a_user_is_made_together_with_their_link_or_not_at_all(
     assert [await it.rows(table) for table in ("users", "password_links", "audit")] == before
 
 
-async def test_a_link_lasts_a_week(it: World) -> None:
-    user = await it.user("ann", password=None)
-    link = await it.invitations.create(user.id)
-    assert link.expires_at == it.clock.now() + LINK_LIFETIME
-    it.clock.sleep(LINK_LIFETIME.total_seconds())
+async def test_a_link_lasts_a_week(lite: World) -> None:
+    user = await lite.user("ann", password=None)
+    link = await lite.invitations.create(user.id)
+    assert link.expires_at == lite.clock.now() + LINK_LIFETIME
+    lite.clock.sleep(LINK_LIFETIME.total_seconds())
     with pytest.raises(LinkInvalid):
-        await it.invitations.redeem(link.token, PASSWORD)
+        await lite.invitations.redeem(link.token, PASSWORD)
 
 
 async def test_a_new_link_voids_the_older_ones_of_the_same_user_only(it: World) -> None:
@@ -115,52 +115,52 @@ async def test_of_concurrent_redemptions_of_a_link_one_succeeds(it: World) -> No
     assert (await it.login.log_in("ann", winners[0])).user.id == user.id
 
 
-async def test_what_is_no_link_is_refused_before_anything_is_hashed(it: World) -> None:
-    await it.user("ann", password=None)
+async def test_what_is_no_link_is_refused_before_anything_is_hashed(lite: World) -> None:
+    await lite.user("ann", password=None)
     for token in ["", "x", "A" * 43, "A" * 42 + "\x00", "A" * 100_000, "\ud800" * 43, "%" * 43]:
         with pytest.raises(LinkInvalid) as caught:
-            await it.invitations.redeem(token, PASSWORD)
+            await lite.invitations.redeem(token, PASSWORD)
         assert (caught.value.status, caught.value.code) == (410, "link_invalid")
 
-    assert it.passwords.hashed == 0
+    assert lite.passwords.hashed == 0
 
 
-async def test_a_password_that_is_refused_leaves_the_link_good(it: World) -> None:
-    user = await it.user("marianne", password=None)
-    link = await it.invitations.create(user.id)
+async def test_a_password_that_is_refused_leaves_the_link_good(lite: World) -> None:
+    user = await lite.user("marianne", password=None)
+    link = await lite.invitations.create(user.id)
     for password in ("short", "password1234", "marianne violet 9"):
         with pytest.raises(InputInvalid) as caught:
-            await it.invitations.redeem(link.token, password)
+            await lite.invitations.redeem(link.token, password)
         assert [error.field for error in caught.value.errors] == ["password"]
 
-    await it.invitations.redeem(link.token, PASSWORD)
+    await lite.invitations.redeem(link.token, PASSWORD)
 
 
-async def test_a_forgotten_password_is_replaced_and_open_sessions_end(it: World) -> None:
-    user = await it.user("ann")
-    session_id = (await it.login.log_in("ann", PASSWORD)).session_id
-    link = await it.invitations.create(user.id)
-    await it.login.log_in("ann", PASSWORD)
-    await it.invitations.redeem(link.token, OTHER_PASSWORD)
-    session = await it.sessions.find_session(session_id)
+async def test_a_forgotten_password_is_replaced_and_open_sessions_end(lite: World) -> None:
+    user = await lite.user("ann")
+    session_id = (await lite.login.log_in("ann", PASSWORD)).session_id
+    link = await lite.invitations.create(user.id)
+    await lite.login.log_in("ann", PASSWORD)
+    await lite.invitations.redeem(link.token, OTHER_PASSWORD)
+    session = await lite.sessions.find_session(session_id)
 
     assert session is not None
-    assert session.ended_at == it.clock.now()
+    assert session.ended_at == lite.clock.now()
     with pytest.raises(LoginFailed):
-        await it.login.log_in("ann", PASSWORD)
-    await it.login.log_in("ann", OTHER_PASSWORD)
+        await lite.login.log_in("ann", PASSWORD)
+    await lite.login.log_in("ann", OTHER_PASSWORD)
 
 
-async def test_a_disabled_user_gets_no_link_and_cannot_use_an_old_one(it: World) -> None:
-    user = await it.user("ann", password=None)
-    link = await it.invitations.create(user.id)
-    await it.users.change(user.id, disabled=True)
+async def test_a_disabled_user_gets_no_link_and_cannot_use_an_old_one(lite: World) -> None:
+    user = await lite.user("ann", password=None)
+    link = await lite.invitations.create(user.id)
+    await lite.users.change(user.id, disabled=True)
     with pytest.raises(LinkInvalid):
-        await it.invitations.redeem(link.token, PASSWORD)
+        await lite.invitations.redeem(link.token, PASSWORD)
     with pytest.raises(InputInvalid, match="disabled"):
-        await it.invitations.create(user.id)
+        await lite.invitations.create(user.id)
     with pytest.raises(UserNotFound):
-        await it.invitations.create("usr_AAAAAAAAAAAAAAAA")
+        await lite.invitations.create("usr_AAAAAAAAAAAAAAAA")
 
 
 async def test_no_link_is_made_for_a_user_who_is_being_disabled(it: World) -> None:
@@ -180,25 +180,19 @@ async def test_no_link_is_made_for_a_user_who_is_being_disabled(it: World) -> No
 # The first administrator
 
 
-async def test_an_administrator_made_by_the_command_line_is_enough(it: World) -> None:
-    await it.user("root", "admin")
-
-    assert await it.invitations.create_for_first_administrator() is None
-
-
-async def test_an_administrator_without_a_password_is_reused(it: World) -> None:
-    await it.user("user")
-    await it.user("root", "admin", password=None)
-    link = await it.invitations.create_for_first_administrator()
+async def test_an_administrator_without_a_password_is_reused(lite: World) -> None:
+    await lite.user("user")
+    await lite.user("root", "admin", password=None)
+    link = await lite.invitations.create_for_first_administrator()
 
     assert link is not None
     assert link.user.username == "root"
 
 
-async def test_a_user_who_is_called_admin_is_not_made_one(it: World) -> None:
-    await it.user("admin")
-    link = await it.invitations.create_for_first_administrator()
+async def test_a_user_who_is_called_admin_is_not_made_one(lite: World) -> None:
+    await lite.user("admin")
+    link = await lite.invitations.create_for_first_administrator()
 
     assert link is not None
     assert re.fullmatch(r"admin-[0-9a-f]{6}", link.user.username)
-    assert (await it.users.get_by_name("admin")).roles == ("user",)
+    assert (await lite.users.get_by_name("admin")).roles == ("user",)

@@ -50,24 +50,24 @@ async def _ann(it: World) -> User:
 # By time
 
 
-async def test_an_unused_session_is_over_after_the_idle_time(it: World) -> None:
-    await _ann(it)
-    session_id = await _log_in(it)
-    it.clock.sleep(HOUR - 0.001)
-    assert await _is_open(it, session_id)
-    it.clock.sleep(0.001)
-    assert not await _is_open(it, session_id)
+async def test_an_unused_session_is_over_after_the_idle_time(lite: World) -> None:
+    await _ann(lite)
+    session_id = await _log_in(lite)
+    lite.clock.sleep(HOUR - 0.001)
+    assert await _is_open(lite, session_id)
+    lite.clock.sleep(0.001)
+    assert not await _is_open(lite, session_id)
 
 
-async def test_a_used_session_goes_on_until_its_absolute_end(it: World) -> None:
-    await _ann(it)
-    session_id = await _log_in(it)
+async def test_a_used_session_goes_on_until_its_absolute_end(lite: World) -> None:
+    await _ann(lite)
+    session_id = await _log_in(lite)
     for _ in range(23):
-        it.clock.sleep(HOUR / 2)
-        assert await _is_open(it, session_id)
-        it.sessions.seen(session_id, it.clock.now())
-    it.clock.sleep(HOUR / 2)
-    assert not await _is_open(it, session_id)
+        lite.clock.sleep(HOUR / 2)
+        assert await _is_open(lite, session_id)
+        lite.sessions.seen(session_id, lite.clock.now())
+    lite.clock.sleep(HOUR / 2)
+    assert not await _is_open(lite, session_id)
 
 
 async def test_shorter_limits_end_sessions_that_are_open_and_longer_ones_revive_none(
@@ -97,18 +97,6 @@ async def test_limits_that_cannot_be_used_count_as_the_defaults(it: World) -> No
     session = await _find(it, await _log_in(it))
 
     assert session.expires_at == it.clock.now() + timedelta(hours=1)
-
-
-async def test_a_token_lives_as_long_as_its_session(it: World) -> None:
-    user = await _ann(it)
-    begun = await it.login.log_in("ann", PASSWORD)
-    (session,) = await it.sessions.list_open(user.id)
-    claims = it.tokens.verify(begun.token, it.clock.now())
-
-    # Idle time ends a session earlier, but not its token.
-    assert begun.expires_in == 12 * HOUR
-    assert claims.authenticated_at == session.authenticated_at == it.clock.now()
-    assert claims.expires_at == it.clock.now() + timedelta(hours=12)
 
 
 # By people
@@ -203,54 +191,54 @@ async def test_being_seen_is_written_in_batches_and_never_moves_back(it: World) 
 
 
 async def test_what_cannot_be_written_is_kept_for_the_next_time(
-    it: World, caplog: pytest.LogCaptureFixture
+    lite: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await _ann(it)
-    session_id = await _log_in(it)
-    seen = it.clock.now() + timedelta(minutes=2)
-    it.sessions.seen(session_id, seen)
-    with failing(it.db):
-        await it.sessions.flush()
+    await _ann(lite)
+    session_id = await _log_in(lite)
+    seen = lite.clock.now() + timedelta(minutes=2)
+    lite.sessions.seen(session_id, seen)
+    with failing(lite.db):
+        await lite.sessions.flush()
     assert "trying again later" in caplog.text
-    await it.sessions.flush()
+    await lite.sessions.flush()
 
-    assert [row["last_seen_at"] for row in await it.rows("sessions")] == [seen]
+    assert [row["last_seen_at"] for row in await lite.rows("sessions")] == [seen]
 
 
-async def test_what_is_seen_while_a_batch_is_written_is_not_lost(it: World) -> None:
-    await _ann(it)
-    session_id = await _log_in(it)
-    first, second = (it.clock.now() + timedelta(minutes=n) for n in (1, 2))
-    it.sessions.seen(session_id, first)
-    flushing = asyncio.create_task(it.sessions.flush())
+async def test_what_is_seen_while_a_batch_is_written_is_not_lost(lite: World) -> None:
+    await _ann(lite)
+    session_id = await _log_in(lite)
+    first, second = (lite.clock.now() + timedelta(minutes=n) for n in (1, 2))
+    lite.sessions.seen(session_id, first)
+    flushing = asyncio.create_task(lite.sessions.flush())
     await asyncio.sleep(0)
-    it.sessions.seen(session_id, second)
+    lite.sessions.seen(session_id, second)
     await flushing
-    await it.sessions.flush()
+    await lite.sessions.flush()
 
-    assert [row["last_seen_at"] for row in await it.rows("sessions")] == [second]
+    assert [row["last_seen_at"] for row in await lite.rows("sessions")] == [second]
 
 
 async def test_an_open_service_writes_regularly_and_the_rest_when_it_stops(
-    it: World, monkeypatch: pytest.MonkeyPatch
+    lite: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _ann(it)
-    session_id = await _log_in(it)
-    first, second = (it.clock.now() + timedelta(minutes=n) for n in (1, 2))
+    await _ann(lite)
+    session_id = await _log_in(lite)
+    first, second = (lite.clock.now() + timedelta(minutes=n) for n in (1, 2))
     monkeypatch.setattr(Flushing, "flush_seconds", 0.01)
-    async with it.sessions:
-        it.sessions.seen(session_id, first)
+    async with lite.sessions:
+        lite.sessions.seen(session_id, first)
         for _ in range(1000):
             await asyncio.sleep(0.01)
-            if (await it.rows("sessions"))[0]["last_seen_at"] == first:
+            if (await lite.rows("sessions"))[0]["last_seen_at"] == first:
                 break
         else:
             pytest.fail("nothing was written")
         monkeypatch.setattr(Flushing, "flush_seconds", 60)
         await asyncio.sleep(0.05)
-        it.sessions.seen(session_id, second)
+        lite.sessions.seen(session_id, second)
 
-    assert [row["last_seen_at"] for row in await it.rows("sessions")] == [second]
+    assert [row["last_seen_at"] for row in await lite.rows("sessions")] == [second]
 
 
 # Tidying

@@ -10,7 +10,7 @@ from examples.task_service.tests.service_support import (
     problem,
     wrong_fields,
 )
-from examples.task_service.tests.test_api_answers import with_checksum
+from tests.contract.world import checksum
 
 pytestmark = pytest.mark.anyio
 
@@ -99,8 +99,7 @@ async def test_a_stranger_writes_nothing_for_an_id_that_they_guess(
     path, program = await a_key(service, user)
     key_id = path.split("/")[3]
     body = f"msk_{key_id}_{'0' * 32}"
-    wrong = with_checksum(body)
-    headers = {"Authorization": f"Bearer {wrong}"}
+    headers = {"Authorization": f"Bearer {body}{checksum(body)}"}
     assert problem(await program.get("/api/tasks", headers=headers)) == (401, "key_unknown")
     await flush(service)
     (day,) = expect(await user.get(path), 200)["days"]

@@ -317,16 +317,6 @@ async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:
         assert wrong_fields(response) == {"Idempotency-Key"}
 
 
-async def test_a_run_is_cancelled(user: Caller, admin: Caller) -> None:
-    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)
-    task = await user.new_task(params={"argv": ["sleep", "30"]})
-    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
-    expect(await user.post(f"/api/runs/{run['id']}/cancel"), 200)
-    over = await user.wait_for_run(run["id"])
-    assert over["state"] == "cancelled"
-    assert expect(await user.post(f"/api/runs/{run['id']}/cancel"), 200)["state"] == "cancelled"
-
-
 async def test_a_run_that_is_over_cannot_be_cancelled(user: Caller) -> None:
     task = await user.new_task()
     run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
