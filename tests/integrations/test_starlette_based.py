@@ -29,7 +29,7 @@ class TestSetUpsThatCannotWork:
         auth = app.state.msk_auth
         await send(app, "GET", b"/public")
         del app.state.msk_auth
-        with pytest.raises(ConfigurationError, match="before the application starts"):
+        with pytest.raises(RuntimeError, match="after an application has started"):
             auth.install(app)
 
     @pytest.mark.parametrize("request_line", GUARDED)

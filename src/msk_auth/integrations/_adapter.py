@@ -13,6 +13,7 @@ from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Login
 from msk_auth.core.policy import (
     Policy,
+    any_credential,
     require,
     require_interactive,
     require_key,
@@ -92,6 +93,13 @@ class Adapter(ABC, Generic[GivenT, GuardT, ConnectionT]):
             max_age: The greatest age of the login (RFC 9470); None means any.
         """
         return self._guard(require_interactive(*permissions, max_age=max_age))
+
+    def any_credential(self) -> GuardT:
+        """A guard that accepts every credential, even a scoped key.
+
+        For information that a key may read about itself, and other operations that need no permission.
+        """
+        return self._guard(any_credential())
 
     def require_login(self, *permissions: str) -> GuardT:
         """A guard that requires a person's login or a machine's token with all of these permissions, and refuses every API key.

@@ -12,9 +12,9 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction, unwrap
+from threading import Event
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
@@ -49,7 +49,7 @@ from msk_auth.users import RequestSession
 from ._adapter import Adapter, ConnectionT, GuardT
 
 _HANDSHAKE: Final = "msk_auth.handshake"
-"""Where the scope of a websocket keeps its :class:`_Handshake`."""
+"""The key of an event that is set when the application accepts a websocket; all copies of its scope share the event."""
 
 _serving: Final[ContextVar[tuple[Any, ...]]] = ContextVar("msk_auth.serving", default=())
 """The adapters of the applications that serve the current request, from the innermost mounted application outwards."""
@@ -87,21 +87,10 @@ class Connection(Protocol):
     def scope(self) -> Any: ...
 
 
-@dataclass(slots=True)
-class _Handshake:
-    """The state of a websocket, shared by all copies of its scope.
-
-    Attributes:
-        accepted: True after the application has accepted the websocket.
-    """
-
-    accepted: bool = False
-
-
 def is_open(scope: Memory) -> bool:
     """True for a websocket whose handshake was accepted."""
-    handshake: _Handshake | None = scope.get(_HANDSHAKE)
-    return handshake is not None and handshake.accepted
+    accepted: Event | None = scope.get(_HANDSHAKE)
+    return accepted is not None and accepted.is_set()
 
 
 def noting_handshake(scope: Memory, send: Send) -> Send:
@@ -110,11 +99,11 @@ def noting_handshake(scope: Memory, send: Send) -> Send:
     The framework's websocket object does not show this: a class-based endpoint and the handler of its exceptions have different
     objects.
     """
-    handshake = scope[_HANDSHAKE] = _Handshake()
+    accepted = scope[_HANDSHAKE] = Event()
 
     async def send_and_note(message: Any) -> None:
         if message["type"] == "websocket.accept":
-            handshake.accepted = True
+            accepted.set()
         await send(message)
 
     return send_and_note
@@ -509,7 +498,7 @@ _SHARED: Final = (
 _IN_THREAD: Final = tuple(
     name
     for name, method in vars(AsyncAuthenticator).items()
-    if name[0] != "_" and name != "authenticate" and iscoroutinefunction(unwrap(method))
+    if name[0] != "_" and iscoroutinefunction(unwrap(method))
 )
 
 
@@ -517,7 +506,7 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
     """Runs an `Authenticator` for an adapter on an event loop.
 
     Each operation is one call of the blocking authenticator in one thread, even if a subclass of the application overrides the
-    method. Verifications under a lease, and malformed headers, need no thread.
+    method. Requests under a lease need no thread: they call `cached_principal` first.
     """
 
     # This class has no ports, so it does not call the initializer of the base class.
@@ -531,15 +520,6 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
         self._watches: AsyncWatches[UserT] = AsyncWatches(
             self.rules, _OffLoopReads(reads), self.clock, interval
         )
-
-    async def authenticate(
-        self, authorization: Sequence[str | bytes], *more: Any, **named: Any
-    ) -> Principal[UserT]:
-        """See `Authenticator`."""
-        principal = None if self.cached_principal is None else self.cached_principal(authorization)
-        if principal is None:
-            principal = await self._call("authenticate", authorization, *more, **named)
-        return principal
 
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         if is_beside_loop():

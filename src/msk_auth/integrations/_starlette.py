@@ -33,7 +33,7 @@ from msk_auth._route_audit import (
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import UserT
-from msk_auth.core.policy import Policy
+from msk_auth.core.policy import SAFE_METHODS, Policy
 from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.routes import Route
@@ -60,6 +60,8 @@ EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
 class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
     """Guards, error handlers and key routes with an authenticator."""
+
+    _http_exception: type[HTTPException] = HTTPException
 
     def _connection(self, scope: Memory) -> HTTPConnection:
         return HTTPConnection(scope)
@@ -88,14 +90,13 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
                 unexpected exceptions with problem documents, unless the application has a handler for them.
 
         Raises:
-            ConfigurationError: The application already has an adapter, or has started, or is of another framework; or
-                there is no authenticator, or there are two.
+            ConfigurationError: The application already has an adapter, or is of another framework; or there is no
+                authenticator, or there are two.
+            RuntimeError: The application has started.
         """
         installed = getattr(app.state, "msk_auth", None)
         if installed is self and authenticator is None:
             return app
-        if app.middleware_stack is not None:
-            raise ConfigurationError("Call install(app) before the application starts.")
         bound = self._bound_to(authenticator, "auth.install(app, authenticator)", installed)
         bound._prepare(app, errors)
         app.state.msk_auth = bound
@@ -189,7 +190,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             return await self._on_problem(connection, error)
         error.__traceback__ = None
         headers = error.response_headers(self._renderer.realm)
-        raised = self._to_http_exception(error, headers)
+        raised = self._http_exception(error.status, error.detail, headers)
         raised.__cause__ = error
         handlers = cast("dict[object, Any]", connection.app.exception_handlers)
         kinds = (raised.status_code, *type(raised).__mro__)
@@ -200,9 +201,6 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         for name, value in headers.items():
             response.headers.setdefault(name, value)
         return response
-
-    def _to_http_exception(self, error: Problem, headers: dict[str, str]) -> HTTPException:
-        return HTTPException(error.status, error.detail, headers)
 
     async def _on_http_exception(
         self, connection: HTTPConnection, error: HTTPException
@@ -275,13 +273,13 @@ class RouteEntry:
     Attributes:
         route: The route object of the framework.
         shown: The object with the served path, methods and endpoint.
-        guards: Returns the policies of guards that are not on the endpoint itself, for a method; None for a websocket.
+        guards: The policies of guards that are not on the endpoint itself: for safe methods, and for others and websockets.
         own_guard: True if a guard of the application that is not on the endpoint itself is marked with `own_guard`.
     """
 
     route: BaseRoute
     shown: Any
-    guards: Callable[[str | None], Iterable[Policy]] = lambda _method: ()
+    guards: tuple[tuple[Policy, Policy], ...] = ()
     own_guard: bool = False
 
 
@@ -405,7 +403,8 @@ def _found(
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
     own = declared_policies(endpoint)
-    guards = () if entry is None else entry.guards(next(iter(methods), None))
+    is_unsafe = not SAFE_METHODS.issuperset(methods) or not methods
+    guards = () if entry is None else (each[is_unsafe] for each in entry.guards)
     policies = tuple(dict.fromkeys((*guards, *(own or ())))) or own
     name: str = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
     problems = (_CONTRADICTION,) if policies and is_public(endpoint) else ()

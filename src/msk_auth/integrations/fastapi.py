@@ -20,14 +20,7 @@ a router or an application do not apply to mounted applications, `add_route`, st
 # No `from __future__ import annotations`: FastAPI reads the annotations below at run time.
 
 import inspect
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, cast
@@ -56,7 +49,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._route_audit import AuditedRoute, has_own_guard, register_reader
@@ -80,11 +72,7 @@ from msk_auth.users import RequestSession
 
 from ._adapter import LoginOf
 from ._asgi import PublicRoutes, Throttle
-from ._starlette import (
-    RouteEntry,
-    StarletteBase,
-    read_in_order,
-)
+from ._starlette import RouteEntry, StarletteBase, read_in_order
 
 __all__ = ["FastAPIAuth"]
 
@@ -167,6 +155,9 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             users in a session.
     """
 
+    # Applications register handlers for this class, or for its base class in Starlette.
+    _http_exception = FastAPIHTTPException
+
     def __init__(
         self,
         authenticator: AsyncAuthenticator[UserT] | Authenticator[UserT] | None = None,
@@ -203,7 +194,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         return known_principal(connection.scope, self._bound_in(connection.scope)._authenticator)
 
     @property
-    def any_credential(self) -> Security:
+    def any_credential(self) -> Security:  # type: ignore[override]
         """A guard that accepts every credential, even a scoped key.
 
         For information that a key may read about itself, and other operations that need no permission.
@@ -426,10 +417,6 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             return await self._on_unreadable_body(connection)
         return await self._on_problem(connection, InputInvalid(_fields(errors)))
 
-    def _to_http_exception(self, error: Problem, headers: dict[str, str]) -> HTTPException:
-        # Applications register handlers for this class, or for its base class in Starlette.
-        return FastAPIHTTPException(error.status, error.detail, headers)
-
     async def _on_http_exception(
         self, connection: HTTPConnection, error: HTTPException
     ) -> Response | None:
@@ -518,27 +505,14 @@ def _read(app: FastAPI | APIRouter, prefix: str) -> Iterator[AuditedRoute]:
 
 
 def _entries(router: APIRouter, replaced: Collection[object]) -> Iterator[RouteEntry]:
-    flatten = getattr(fastapi.routing, "iter_route_contexts", None)
-    if flatten is None:
-        for route in router.routes:
-            yield _entry(route, route, replaced)
-        return
-    for context in flatten(router.routes):
-        yield _entry(context.original_route, context, replaced)
-
-
-def _entry(route: BaseRoute, shown: Any, replaced: Collection[object]) -> RouteEntry:
-    guards = list(_guards_in(getattr(shown, "dependant", None), replaced))
-
-    def policies_for(method: str | None) -> list[Policy]:
-        return [guard.policies[method not in SAFE_METHODS] for guard in guards]
-
-    return RouteEntry(route, shown, policies_for, _is_own_guarded(shown, replaced))
-
-
-def _is_own_guarded(route: Any, replaced: Collection[object]) -> bool:
-    found = _calls_in(getattr(route, "dependant", None))
-    return any(has_own_guard(call) and call not in replaced for call in found)
+    flatten = getattr(fastapi.routing, "iter_route_contexts", list)
+    shown: Any
+    for shown in flatten(router.routes):
+        dependant = getattr(shown, "dependant", None)
+        guards = tuple(guard.policies for guard in _guards_in(dependant, replaced))
+        calls = [call for call in _calls_in(dependant) if call not in replaced]
+        own_guard = any(has_own_guard(call) for call in calls)
+        yield RouteEntry(getattr(shown, "original_route", shown), shown, guards, own_guard)
 
 
 register_reader(FastAPI, _read)

@@ -67,7 +67,7 @@ from msk_auth.core.authentication import bearer_of_key
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
 from msk_auth.core.model import Login, Principal, UserT
-from msk_auth.core.policy import Policy, any_credential
+from msk_auth.core.policy import Policy
 from msk_auth.http._sync.admission import admit, load_user_once
 from msk_auth.http._sync.routes import (
     Exchange,
@@ -308,13 +308,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
     def _request_session(self) -> RequestSession:
         find = cast("Callable[[Request], object]", self._find_session)
         return keep_session(request.environ, self._authenticator, lambda: find(request))
-
-    def any_credential(self) -> Decorator:
-        """A decorator for views that accepts every credential, even a scoped key.
-
-        For information that a key may read about itself, and other operations that need no permission.
-        """
-        return self._guard(any_credential())
 
     def public(self, view: ViewT) -> ViewT:
         """Declare that a view needs no credentials, even in a protected blueprint.

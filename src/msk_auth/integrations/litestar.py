@@ -29,14 +29,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
 from functools import partial, wraps
@@ -74,7 +67,7 @@ from msk_auth._route_audit import (
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, any_credential, named_first
+from msk_auth.core.policy import Policy, named_first
 from msk_auth.http._async.routes import admin_key_routes, key_routes
 from msk_auth.http.admission import ADMITTED, Memory, known_principal, loaded_user
 from msk_auth.http.answers import Errors
@@ -244,13 +237,6 @@ class LitestarAuth(
     def public(self) -> dict[str, Any]:
         """The `opt` of a handler, router or controller that needs no credentials."""
         return {_PUBLIC: True}
-
-    def any_credential(self) -> Guard:
-        """A guard that accepts every credential, even a scoped key.
-
-        For information that a key may read about itself, and other operations that need no permission.
-        """
-        return self._guard(any_credential())
 
     def _guard(self, policy: Policy) -> Guard:
         return Guard(self, policy, self._admit)

@@ -43,7 +43,7 @@ from msk_auth.core.errors import (
     RequestMalformed,
 )
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import SAFE_METHODS, Policy, any_credential, lasting, require
+from msk_auth.core.policy import SAFE_METHODS, Policy, lasting, require
 from msk_auth.http.admission import AUTHENTICATED, known_principal
 from msk_auth.http.answers import JSON_TYPE, Answer, ProblemRenderer, json_answer, to_json
 
@@ -156,10 +156,6 @@ class McpAuth(AsgiAuth[UserT, Policy, Any]):
             )
         self.resource = resource
         self.authorization_servers = authorization_servers
-
-    def any_credential(self) -> Policy:
-        """A policy that accepts every credential, even a scoped key."""
-        return any_credential()
 
     def principal(self, context: object) -> Principal[UserT]:
         """The principal of the current call of a tool, prompt or resource.

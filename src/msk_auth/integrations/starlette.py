@@ -30,7 +30,7 @@ from msk_auth._async.users import AsyncUsers
 from msk_auth._sync.users import Users
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Principal, UserT
-from msk_auth.core.policy import Policy, any_credential, named_first
+from msk_auth.core.policy import Policy, named_first
 from msk_auth.http._async.admission import load_user_once as await_user_once
 from msk_auth.http._async.routes import admin_key_routes, key_routes
 from msk_auth.http._sync.admission import load_user_once
@@ -90,13 +90,6 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
         ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator does not read
             users in a session.
     """
-
-    def any_credential(self) -> Decorator:
-        """A decorator for endpoints that accepts every credential, even a scoped key.
-
-        For information that a key may read about itself, and other operations that need no permission.
-        """
-        return self._guard(any_credential())
 
     def principal(self, connection: HTTPConnection) -> Principal[UserT]:
         """The principal of a request that a guard has verified.
