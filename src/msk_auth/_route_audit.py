@@ -36,15 +36,10 @@ class OwnGuard:
             The argument.
 
         Raises:
-            ConfigurationError: The object cannot be marked.
+            AttributeError: The object takes no attributes. Mark a function of the application.
         """
-        try:
-            # A bound method takes no attributes.
-            setattr(getattr(guard, "__func__", guard), _MARK, True)
-        except AttributeError:
-            raise ConfigurationError(
-                f"{guard!r} cannot be marked. Mark your own function that guards, or the route's function."
-            ) from None
+        # A bound method takes no attributes.
+        setattr(getattr(guard, "__func__", guard), _MARK, True)
         return guard
 
     def __repr__(self) -> str:
@@ -228,8 +223,7 @@ class AuditedRoute:
         return "; ".join(words)
 
     def __str__(self) -> str:
-        how = "WEBSOCKET" if self.kind == "websocket" else ",".join(self.methods)
-        return f"{how} {self.path}"
+        return f"{','.join(self.methods) or 'WEBSOCKET'} {self.path}"
 
 
 @dataclass(frozen=True, slots=True)

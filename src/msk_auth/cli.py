@@ -42,18 +42,15 @@ def _write_error(text: str) -> None:
     sys.stderr.write(f"msk-auth: {text}\n")
 
 
-def _shown(text: str) -> str:
-    """Foreign text, such as a file's name, without secrets and control characters."""
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1]
-        for character in redact(text)
-    )
-
-
 def _add_command(
-    commands: Any, name: str, *, summary: str, examples: str
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    examples: str,
 ) -> argparse.ArgumentParser:
-    """Add a command whose help ends with examples."""
+    """Add a command, which calls `run`. Its help ends with examples."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
@@ -62,10 +59,10 @@ def _add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.set_defaults(run=run)
     return parser
 
 
-_MAX_COUNT: Final = 100_000
 _MAX_INPUT: Final = 4096
 
 
@@ -74,16 +71,17 @@ def _add_keys(commands: Any) -> None:
     generate = _add_command(
         commands,
         "generate",
+        _generate,
         summary="print random keys that no store knows, for tests and fixtures",
         examples="  msk-auth generate\n  msk-auth generate --prefix acme --count 3",
     )
     generate.add_argument("--prefix", default="msk", help="the keys' prefix (msk)")
-    generate.add_argument("--count", type=_count, default=1, help="the number of keys (1)")
-    generate.set_defaults(run=_generate)
+    generate.add_argument("--count", type=int, default=1, help="the number of keys (1)")
 
     inspect = _add_command(
         commands,
         "inspect",
+        _inspect,
         summary="check the format of a key, and print its id; uses no network",
         examples=(
             "  msk-auth inspect                  prompts for the key, without showing it\n"
@@ -92,13 +90,6 @@ def _add_keys(commands: Any) -> None:
         ),
     )
     inspect.add_argument("--prefix", default="msk", help="the key's prefix (msk)")
-    inspect.set_defaults(run=_inspect)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MAX_COUNT:
-        raise argparse.ArgumentTypeError(f"a number from 1 to {_MAX_COUNT}")
-    return int(text)
 
 
 def _generate(given: argparse.Namespace) -> int:
@@ -133,6 +124,7 @@ def _add_rules(commands: Any) -> None:
     rules = _add_command(
         commands,
         "rules",
+        _print_rules,
         summary="print rules with which scanners find keys",
         examples=(
             "  msk-auth rules gitleaks >> .gitleaks.toml\n"
@@ -142,7 +134,6 @@ def _add_rules(commands: Any) -> None:
     )
     rules.add_argument("scanner", choices=sorted(_SCANNERS))
     rules.add_argument("--prefix", default="msk", help="the keys' prefix (msk)")
-    rules.set_defaults(run=_print_rules)
 
 
 def _print_rules(given: argparse.Namespace) -> int:
@@ -203,6 +194,7 @@ def _add_routes(commands: Any) -> None:
     routes = _add_command(
         commands,
         "routes",
+        _audit,
         summary="list every route of an application with its policy, and fail on open ones",
         examples=(
             "  msk-auth routes main:app --public /healthz --public 'POST /login'\n"
@@ -230,7 +222,6 @@ def _add_routes(commands: Any) -> None:
             help=f"{summary}; may be repeated",
         )
     routes.add_argument("--format", choices=["table", "json"], default="table")
-    routes.set_defaults(run=_audit)
 
 
 def _audit(given: argparse.Namespace) -> int:
@@ -241,7 +232,7 @@ def _audit(given: argparse.Namespace) -> int:
     else:
         _write_line(_as_table(report))
         for problem in report.problems:
-            _write_error(_shown(problem))
+            _write_error(problem)
     return 0 if report.ok else 1
 
 
@@ -261,7 +252,7 @@ def _load(target: str, folder: str, *, factory: bool) -> object:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the application may raise anything
         reason = " ".join(str(error).split())
         raise CommandFailed(
-            f"{target} cannot be loaded: {type(error).__name__}: {_shown(reason)}"
+            f"{target} cannot be loaded: {type(error).__name__}: {reason}"
         ) from None
     finally:
         sys.path.remove(folder)
@@ -270,7 +261,7 @@ def _load(target: str, folder: str, *, factory: bool) -> object:
 def _as_table(report: RouteReport) -> str:
     rows = [("METHODS", "PATH", "POLICY", "ENDPOINT")]
     rows += [
-        (_methods(route), _shown(route.path), route.policy, _shown(_endpoint(route)))
+        (",".join(route.methods) or "WEBSOCKET", route.path, route.policy, _endpoint(route))
         for route in _folded(report.routes)
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -305,10 +296,6 @@ def _endpoint(route: AuditedRoute) -> str:
     if route.shadowed_by is None:
         return route.name
     return f"{route.name} (never reached: {route.shadowed_by} is before it)"
-
-
-def _methods(route: AuditedRoute) -> str:
-    return "WEBSOCKET" if route.kind == "websocket" else ",".join(route.methods)
 
 
 def _as_json(report: RouteReport) -> str:

@@ -81,11 +81,11 @@ def test_generate_makes_keys_that_parse(run: Run) -> None:
     KeyFormat().parse(run("generate").out.strip())
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "x", "100001", "²"])
-def test_generate_makes_a_sensible_number(run: Run, count: str) -> None:
+@pytest.mark.parametrize("count", ["", "x", "1.5", "²"])
+def test_generate_makes_a_number_of_keys(run: Run, count: str) -> None:
     ran = run("generate", "--count", count)
     assert (ran.code, ran.out) == (2, "")
-    assert "a number from 1 to 100000" in ran.err
+    assert "argument --count: invalid int value" in ran.err
 
 
 def test_an_invalid_prefix_is_refused(run: Run) -> None:

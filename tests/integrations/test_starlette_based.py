@@ -19,10 +19,6 @@ def starlette_based(request: pytest.FixtureRequest) -> str:
 class TestSetUpsThatCannotWork:
     """Each fails while starting, or at the first request, and the message has what to write instead."""
 
-    async def test_the_same_adapter_may_be_installed_twice(self, starlette_based: str) -> None:
-        app = ADAPTERS[starlette_based](make_world().authenticator)
-        app.state.msk_auth.install(app)
-
     async def test_installed_too_late(self, starlette_based: str) -> None:
         world = make_world()
         app = ADAPTERS[starlette_based](world.authenticator)

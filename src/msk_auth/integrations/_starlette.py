@@ -95,8 +95,6 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             RuntimeError: The application has started.
         """
         installed = getattr(app.state, "msk_auth", None)
-        if installed is self and authenticator is None:
-            return app
         bound = self._bound_to(authenticator, "auth.install(app, authenticator)", installed)
         bound._prepare(app, errors)
         app.state.msk_auth = bound
