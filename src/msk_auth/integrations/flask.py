@@ -81,7 +81,6 @@ from msk_auth.http.admission import (
     ADMITTED,
     AUTHENTICATED,
     Authorization,
-    Memory,
     keep_session,
     known_principal,
     loading,
@@ -226,7 +225,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             on_problem = bound._on_problem_as_http if errors == "http" else bound._on_problem
             app.register_error_handler(Problem, on_problem)
         # With TRAP_HTTP_EXCEPTIONS Flask looks for a handler of this exception, as of every other.
-        app.register_error_handler(_Refused, _response_of)
+        app.register_error_handler(_Refused, operator.attrgetter("response"))
         if errors == "all" and HTTPException not in handlers:
             app.register_error_handler(HTTPException, bound._on_http_exception)
         # Flask has no hook for the end of an application.
@@ -426,7 +425,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             Problem: The credentials are missing or refused, or the policy is not met.
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
-        return self._installed()._verify(request.environ, policy)
+        return self._installed()._verify(policy)
 
     def answer(self, problem: Problem) -> Response:
         """The response to a problem: from the application's error handler, or the problem document.
@@ -458,7 +457,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             Problem: The credentials are refused now, or the policy is not met.
             ConfigurationError: :meth:`init_app` was not called on this application.
         """
-        return self._installed()._verify(request.environ, policy, afresh=True)
+        return self._installed()._verify(policy, afresh=True)
 
     def watch(self, principal: Principal[UserT], policy: Policy | None = None) -> Watch[UserT]:
         """A watch that ends a streamed response within two seconds of a revocation.
@@ -494,7 +493,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
 
             @functools.wraps(view)
             async def guarded_async(*args: Any, **kwargs: Any) -> Any:
-                self._installed()._verify(request.environ, policy)
+                self._installed()._verify(policy)
                 return await view(*args, **kwargs)
 
             return guarded_async
@@ -502,7 +501,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         @functools.wraps(view)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
-                self._installed()._verify(request.environ, policy)
+                self._installed()._verify(policy)
                 return view(*args, **kwargs)
             except Problem as problem:
                 response = self.answer(problem)
@@ -536,8 +535,9 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
                 path=request.root_path + request.path,
                 key_id=key_id,
                 content_type=request.environ.get("CONTENT_TYPE"),
-                header=_header,
-                admit=functools.partial(bound._verify, request.environ, in_session=False),
+                # Servers join several headers with commas, and no header of the library's routes may contain a comma.
+                header=request.headers.get,
+                admit=functools.partial(bound._verify, in_session=False),
                 read_body=_read_body,
                 call=operator.call,
                 throttle=None if throttle is None else functools.partial(throttle, request),
@@ -550,47 +550,45 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         return view
 
     def _verify(
-        self,
-        environ: Memory,
-        policy: Policy,
-        *,
-        afresh: bool = False,
-        in_session: bool = True,
+        self, policy: Policy, *, afresh: bool = False, in_session: bool = True
     ) -> Principal[UserT]:
         # Bytes read as Latin-1 (PEP 3333). A server joins several headers with commas; the reader of the header refuses
         # such a value. The framework's own parsed value is not used: it decodes leniently.
-        authorization: Authorization = _values(environ, "authorization")
+        given = request.headers.get("authorization")
+        authorization: Authorization = () if given is None else (given,)
         if self._key_header is not None:
-            given = _values(environ, self._key_header)
+            key = request.headers.get(self._key_header)
             authorization = bearer_of_key(
-                given, authorization, self._authenticator.rules.key_format
+                () if key is None else (key,), authorization, self._authenticator.rules.key_format
             )
+        elsewhere = self._ask_elsewhere() if self._login_sources.functions else None
+        reads_in_session = in_session and self._find_session is not None
         # Kept in the environment and not in Flask's `g`, which belongs to the application context: a pushed context outlives a
         # request, and a principal must never pass to the next request.
-        elsewhere = self._ask_elsewhere(environ) if self._login_sources.functions else None
         return admit(
-            environ,
+            request.environ,
             self._authenticator,
             authorization,
             policy,
-            address=environ.get("REMOTE_ADDR"),
+            address=request.environ.get("REMOTE_ADDR"),
             path=request.view_args or {},
             afresh=afresh,
             elsewhere=elsewhere,
-            session=self._request_session()
-            if in_session and self._find_session is not None
-            else None,
+            session=self._request_session() if reads_in_session else None,
         )
 
-    def _ask_elsewhere(self, environ: Memory) -> RequestLogins:
+    def _ask_elsewhere(self) -> RequestLogins:
         # A server joins several headers of the same name, and none of these headers may contain a comma.
         headers = [
             (name.encode(), value.encode("latin-1"))
             for name in ("host", "origin", "sec-fetch-site")
-            for value in _values(environ, name)
+            if (value := request.headers.get(name)) is not None
         ]
         return self._login_sources.ask(
-            request, method=request.method, scheme=environ["wsgi.url_scheme"], headers=headers
+            request,
+            method=request.method,
+            scheme=request.environ["wsgi.url_scheme"],
+            headers=headers,
         )
 
     def _installed(self) -> Self:
@@ -616,12 +614,10 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             if request.method == "OPTIONS" and _is_preflight(request.url_rule):
                 return None
             # A route of the library must not occupy the application's session while the store waits for its own connection.
-            in_session = self._find_session is not None and not is_library_view(
-                app.view_functions.get(request.endpoint or "")
-            )
+            in_session = not is_library_view(app.view_functions.get(request.endpoint or ""))
             try:
                 for policy in policies:
-                    self._verify(request.environ, policy, in_session=in_session)
+                    self._verify(policy, in_session=in_session)
             except Problem as problem:
                 return self.answer(problem)
             if policies:
@@ -665,16 +661,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         more.remove("content-type")
         response.headers.update(more)
         return response
-
-
-def _values(environ: Memory, name: str) -> tuple[str, ...]:
-    value: str | None = environ.get(f"HTTP_{name.upper().replace('-', '_')}")
-    return () if value is None else (value,)
-
-
-def _header(name: str) -> str | None:
-    # Servers join several headers with commas, and no header of the library's routes may contain a comma.
-    return next(iter(_values(request.environ, name)), None)
 
 
 def _read_body(limit: int) -> bytes:
@@ -729,10 +715,6 @@ def _flush(app: Flask, flush: Callable[[], None]) -> None:
 
 class _Refused(HTTPException):
     """Carries the response to a problem past the decorators above a guard."""
-
-
-def _response_of(error: _Refused) -> Any:
-    return error.response
 
 
 def _flush_at_exit(app: ref[Flask]) -> None:
