@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -14,7 +14,7 @@ from msk_auth.events import KeyEvent
 
 from .admin_cases import admin_cases
 from .answer_cases import answer_cases
-from .case import Case
+from .case import Case, by_request
 from .header_cases import header_cases, key_header_cases
 from .input_cases import input_cases
 from .key_cases import key_cases
@@ -23,6 +23,12 @@ from .world import PEOPLE, START, World, make_world
 _GUARD_CASES: Final = (*answer_cases(), *header_cases())
 _KEY_CASES: Final = (*key_cases(), *input_cases())
 _ADMIN_CASES: Final = tuple(admin_cases())
+
+GUARDED: Final = by_request(_GUARD_CASES)
+"""The cases of the routes with guards, by their request lines."""
+
+_KEY_REQUESTS: Final = by_request(_KEY_CASES)
+_ADMIN_REQUESTS: Final = by_request(_ADMIN_CASES)
 
 CASES: Final = (*_GUARD_CASES, *_KEY_CASES, *_ADMIN_CASES)
 """The whole table: what is sent, and exactly what has to come back."""
@@ -85,10 +91,6 @@ class AdapterDriver(Protocol):
 PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
 
 
-def _name(case: Case) -> str:
-    return ascii(case.name)
-
-
 class AdapterContract:
     """Tests of an adapter: subclass it and say how your application is asked.
 
@@ -121,17 +123,17 @@ class AdapterContract:
     def _fresh(self, world: World) -> None:
         world.reset()
 
-    @pytest.mark.parametrize("case", _GUARD_CASES, ids=_name)
+    @pytest.mark.parametrize("request_line", GUARDED, ids=ascii)
     def test_a_guarded_route_gives_its_answer(
-        self, case: Case, world: World, driver: AdapterDriver
+        self, request_line: str, world: World, driver: AdapterDriver
     ) -> None:
-        check(case, ask(driver, world, case), world)
+        check_all(GUARDED[request_line], driver, world)
 
-    @pytest.mark.parametrize("case", _KEY_CASES, ids=_name)
+    @pytest.mark.parametrize("request_line", _KEY_REQUESTS, ids=ascii)
     def test_a_key_route_gives_its_answer(
-        self, case: Case, world: World, driver: AdapterDriver
+        self, request_line: str, world: World, driver: AdapterDriver
     ) -> None:
-        check(case, ask(driver, world, case), world)
+        check_all(_KEY_REQUESTS[request_line], driver, world)
 
     def test_only_the_named_key_routes_are_mounted(
         self, world: World, driver: AdapterDriver
@@ -154,11 +156,11 @@ class AdapterContract:
         assert send(f"POST {one}/revoke", "jwt").json["status"] == "revoked"
         assert send("GET /me", "key").json["code"] == "key_revoked"
 
-    @pytest.mark.parametrize("case", _ADMIN_CASES, ids=_name)
+    @pytest.mark.parametrize("request_line", _ADMIN_REQUESTS, ids=ascii)
     def test_an_administrators_key_route_gives_its_answer(
-        self, case: Case, world: World, driver: AdapterDriver
+        self, request_line: str, world: World, driver: AdapterDriver
     ) -> None:
-        check(case, ask(driver, world, case), world)
+        check_all(_ADMIN_REQUESTS[request_line], driver, world)
 
     def test_an_administrator_lists_and_revokes_the_keys_of_all_owners(
         self, world: World, driver: AdapterDriver
@@ -266,6 +268,17 @@ def ask(driver: AdapterDriver, world: World, case: Case) -> Reply:
     method, _, target = case.request.partition(" ")
     headers = [(name.encode(), world.fill(value)) for name, value in case.headers]
     return driver.send(method, world.fill(target), headers, world.fill(case.body))
+
+
+def check_all(cases: Iterable[Case], driver: AdapterDriver, world: World) -> None:
+    """Send the request of each case in a world of its own, and hold the answer to the case."""
+    for case in cases:
+        world.reset()
+        try:
+            check(case, ask(driver, world, case), world)
+        except BaseException as error:
+            error.add_note(f"This is the answer to {case.name!r}.")
+            raise
 
 
 def check(case: Case, reply: Reply, world: World) -> None:

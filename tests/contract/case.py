@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 JSON = (("content-type", "application/json"),)
@@ -47,6 +48,14 @@ class Case:
 
     def __str__(self) -> str:
         return self.name
+
+
+def by_request(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    """The cases of each request line. A test for each case would take longer than its request."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.request, []).append(case)
+    return found
 
 
 def bearer(credential: str) -> tuple[tuple[str, str], ...]:

@@ -21,7 +21,7 @@ from tests.contract.adapter import (
     make_world,
 )
 from tests.contract.adapter_contract import check
-from tests.contract.case import bearer
+from tests.contract.case import bearer, by_request
 from tests.integrations.adapters import ADAPTERS, Driver
 
 from msk_auth.testing import BackgroundLoop
@@ -129,11 +129,7 @@ def changed(loop: BackgroundLoop) -> Circle:
     return Circle(loop, lease=timedelta(seconds=1))
 
 
-# The cases of each request line. A test for each case would take longer than its requests.
-REQUESTS = {
-    line: [case for case in CASES if case.request == line]
-    for line in dict.fromkeys(case.request for case in CASES)
-}
+REQUESTS = by_request(CASES)
 # One case for each answer of a request line. Late adapters and leases change how a guard gets its answer, and not how
 # headers and bodies are read.
 ONE_FOR_EACH = {

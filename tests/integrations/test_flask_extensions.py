@@ -20,7 +20,7 @@ from tests.contract.adapter import (
     World,
     make_world,
 )
-from tests.contract.adapter_contract import ask, check
+from tests.contract.adapter_contract import check_all
 from tests.integrations.adapters import Driver
 from tests.integrations.flask_app import PlainRoutes, Routes, flask_app, name_of
 from tests.integrations.flask_site import Site
@@ -127,10 +127,7 @@ class TestStreams(StreamContract):
 @pytest.mark.parametrize("extension", EXTENSIONS)
 def test_every_route_gives_its_answer(extension: str, loop: BackgroundLoop) -> None:
     world = make_world()
-    driver = driver_of(loop, world, extension)
-    for case in CASES:
-        world.reset()
-        check(case, ask(driver, world, case), world)
+    check_all(CASES, driver_of(loop, world, extension), world)
 
 
 class Extended(Site):

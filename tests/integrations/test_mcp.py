@@ -17,13 +17,12 @@ from tests.contract.adapter import (
     START,
     AdapterContract,
     AdapterDriver,
-    Case,
     Reply,
     World,
     describe,
     make_world,
 )
-from tests.contract.adapter_contract import _GUARD_CASES, ask, check
+from tests.contract.adapter_contract import GUARDED, check_all
 from tests.contract.world import SIGNING_KEY
 from tests.integrations.adapters import Driver, send
 
@@ -152,7 +151,7 @@ def loop() -> Iterator[BackgroundLoop]:
 
 
 _TOOLS = _tools(McpAuth(make_world().authenticator, resource=RESOURCE))
-_CASES = [case for case in _GUARD_CASES if _tool_of(case.request)[0] in _TOOLS]
+_REQUESTS = [line for line in GUARDED if _tool_of(line)[0] in _TOOLS]
 
 
 class TestContract(AdapterContract):
@@ -172,11 +171,11 @@ class TestContract(AdapterContract):
         server = Server(world.blocking if blocks else world.authenticator)
         return ToolDriver(loop, server.auth.protect(server, tools=_tools(server.auth)))
 
-    @pytest.mark.parametrize("case", _CASES, ids=lambda case: ascii(case.name))
+    @pytest.mark.parametrize("request_line", _REQUESTS, ids=ascii)
     def test_a_guarded_route_gives_its_answer(
-        self, case: Case, world: World, driver: AdapterDriver
+        self, request_line: str, world: World, driver: AdapterDriver
     ) -> None:
-        check(case, ask(driver, world, case), world)
+        check_all(GUARDED[request_line], driver, world)
 
 
 # The rest: one world, one server, asked as a client would.
