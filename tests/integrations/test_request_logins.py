@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from tests.cases import case
 from tests.contract.adapter import START, describe, make_world
 from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
 
@@ -99,29 +100,28 @@ def site(name: str) -> Site:
     return Site(name)
 
 
-@pytest.mark.parametrize(
-    ("cookie", "line", "status", "answer"),
-    [
-        (None, "GET /me", 401, "credentials_missing"),
-        ("", "GET /me", 401, "credentials_missing"),
-        ("nobody's", "GET /me", 401, "credentials_missing"),
-        ("ended", "GET /me", 401, "token_revoked"),
-        ("of-bob", "GET /me", 401, "token_revoked"),
-        ("disabled", "GET /me", 401, "token_revoked"),
-        ("gone", "GET /me", 401, "token_revoked"),
-        ("expired", "GET /me", 401, "token_expired"),
-        ("error", "GET /me", 503, "store_unavailable"),
-        ("wrong", "GET /me", 503, "store_unavailable"),
-        ("machine", "POST /fresh", 403, "interactive_required"),
-        ("machine", "POST /api/keys", 403, "interactive_required"),
-        ("unknown-age", "POST /fresh", 401, "login_too_old"),
-        ("error", "GET /public", 200, {"public": True}),
-    ],
-)
-async def test_a_session_gets_its_answer(
-    site: Site, cookie: str | None, line: str, status: int, answer: Any
-) -> None:
-    assert await site.send(line, cookie) == (status, answer)
+ANSWERS: list[tuple[str | None, str, int, Any]] = [
+    (None, "GET /me", 401, "credentials_missing"),
+    ("", "GET /me", 401, "credentials_missing"),
+    ("nobody's", "GET /me", 401, "credentials_missing"),
+    ("ended", "GET /me", 401, "token_revoked"),
+    ("of-bob", "GET /me", 401, "token_revoked"),
+    ("disabled", "GET /me", 401, "token_revoked"),
+    ("gone", "GET /me", 401, "token_revoked"),
+    ("expired", "GET /me", 401, "token_expired"),
+    ("error", "GET /me", 503, "store_unavailable"),
+    ("wrong", "GET /me", 503, "store_unavailable"),
+    ("machine", "POST /fresh", 403, "interactive_required"),
+    ("machine", "POST /api/keys", 403, "interactive_required"),
+    ("unknown-age", "POST /fresh", 401, "login_too_old"),
+    ("error", "GET /public", 200, {"public": True}),
+]
+
+
+async def test_a_session_gets_its_answer(site: Site) -> None:
+    for cookie, line, status, answer in ANSWERS:
+        with case(cookie, line):
+            assert await site.send(line, cookie) == (status, answer)
 
 
 @pytest.mark.parametrize("awaited", [False, True])
@@ -160,13 +160,12 @@ async def test_a_bearer_credential_decides_alone(site: Site) -> None:
     assert site.sessions.asked == 0
 
 
-@pytest.mark.parametrize("value", [b"", b"Basic YTpi", b'Digest a="b"'])
-async def test_a_header_of_another_scheme_is_not_ours(site: Site, value: bytes) -> None:
-    assert (await site.send("GET /me", "alice", (b"authorization", value)))[0] == 200
-    assert await site.send("GET /me", None, (b"authorization", value)) == (
-        401,
-        "credentials_missing",
-    )
+async def test_a_header_of_another_scheme_is_not_ours(site: Site) -> None:
+    for value in (b"", b"Basic YTpi", b'Digest a="b"'):
+        with case(value):
+            assert (await site.send("GET /me", "alice", (b"authorization", value)))[0] == 200
+            refused = await site.send("GET /me", None, (b"authorization", value))
+            assert refused == (401, "credentials_missing")
 
 
 async def test_under_a_lease_each_request_asks(name: str) -> None:
