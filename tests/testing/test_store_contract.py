@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
+from collections import Counter, defaultdict
+from textwrap import dedent, indent
 
 import pytest
+from tests.cases import case
 
 pytest_plugins = ["pytester"]
 
@@ -92,42 +94,57 @@ def _no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
-def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """Run the test that was made. Its failures are counted, so they need no traceback."""
-    return pytester.runpytest("-q", "--tb=no", *arguments)
+IMPORTS = """
+import time
+from dataclasses import replace
+import pytest
+from msk_auth.core.store import call_on_change
+from msk_auth.errors import KeyLimitReached
+from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.testing import StoreContract
+"""
 
 
-def make_test(pytester: pytest.Pytester, methods: str) -> None:
-    pytester.makepyfile(
-        "import time\nfrom dataclasses import replace\nimport pytest\n"
-        "from msk_auth.errors import KeyLimitReached\n"
-        "from msk_auth.core.store import call_on_change\n"
-        "from msk_auth.stores.memory import MemoryKeyStore\n"
-        "from msk_auth.testing import StoreContract\n\n"
-        "class Store(MemoryKeyStore):\n    pass\n"
-        + "".join(f"    {line}\n" for line in dedent(methods).splitlines())
-        + "\nclass TestStore(StoreContract):\n"
-        "    @pytest.fixture\n    def store(self):\n        return Store()\n\n"
-        "    @pytest.fixture\n    def audited_store(self, on_change):\n"
-        "        return Store(on_change=on_change)\n"
-    )
+def contract_of(name: str, methods: str, hook: str = "audited_store") -> str:
+    """The contract of a store with these methods; `hook` names the fixture of a store with a hook."""
+    return f"""
+class {name}(MemoryKeyStore):
+{indent(dedent(methods), "    ")}
+
+class Test_{name}(StoreContract):
+    @pytest.fixture
+    def store(self):
+        return {name}()
+
+    @pytest.fixture
+    def {hook}(self, on_change):
+        return {name}(on_change=on_change)
+"""
 
 
-@pytest.mark.parametrize("fault", STORES)
-def test_the_contract_finds_the_fault(pytester: pytest.Pytester, fault: str) -> None:
-    make_test(pytester, STORES[fault])
-    outcomes = run(pytester).parseoutcomes()
-    assert outcomes["failed"] >= 1
-    assert outcomes["passed"] > 10
+def outcomes_of(pytester: pytest.Pytester, *tests: str) -> dict[str, Counter[str]]:
+    """How many tests of each class had each outcome. Failures are counted, so they need no traceback."""
+    pytester.makepyfile(IMPORTS + "".join(tests))
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for reports in pytester.inline_run("-q", "--tb=no").listoutcomes():
+        for report in reports:
+            found[report.nodeid.split("::")[1]][report.outcome] += 1
+    return found
+
+
+def test_the_contract_finds_each_fault(pytester: pytest.Pytester) -> None:
+    tests = [contract_of(fault, methods) for fault, methods in STORES.items()]
+    outcomes = outcomes_of(pytester, *tests)
+    for fault in STORES:
+        with case(fault):
+            assert outcomes[f"Test_{fault}"]["failed"] >= 1
+            assert outcomes[f"Test_{fault}"]["passed"] > 10
 
 
 def test_a_store_without_a_hook_skips_its_tests(pytester: pytest.Pytester) -> None:
-    make_test(pytester, "audited = False")
-    test = pytester.path / "test_a_store_without_a_hook_skips_its_tests.py"
-    test.write_text(test.read_text().replace("def audited_store", "def unused"))
-    outcomes = run(pytester).parseoutcomes()
-    assert outcomes.keys() == {"passed", "skipped"}
-    assert outcomes["skipped"] == 6
+    outcomes = outcomes_of(pytester, contract_of("plain", "audited = False", hook="unused"))
+    assert outcomes["Test_plain"].keys() == {"passed", "skipped"}
+    assert outcomes["Test_plain"]["skipped"] == 6
 
 
 def test_a_class_without_its_fixture_fails_with_its_name(pytester: pytest.Pytester) -> None:
