@@ -2,9 +2,6 @@
 
 # No `from __future__ import annotations`: Litestar reads the annotations of local names.
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -57,7 +54,6 @@ from msk_auth.integrations.litestar import LitestarAuth
 
 pytestmark = pytest.mark.anyio
 
-SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "litestar_minimal.py"
 Current = NamedDependency[Principal[User]]
 
 
@@ -119,31 +115,6 @@ class Forgotten(Controller):
     @get()
     async def forgotten(self) -> str:
         return "reached"
-
-
-def test_ten_lines_protect_a_route() -> None:
-    lines = SNIPPET.read_text("utf-8").splitlines()
-    assert sum(bool(line.strip()) for line in lines) <= 10
-    # Litestar sets up logging for the whole process, so this is one of its own.
-    program = f"""
-import asyncio, json, runpy
-from datetime import UTC, datetime
-from litestar.testing import TestClient
-from msk_auth import Owner, local_principal
-names = runpy.run_path({str(SNIPPET)!r})
-principal = local_principal(Owner("ada", frozenset({{"tasks:read"}}), "ada"), at=datetime.now(UTC), interactive=True)
-created = asyncio.run(names["auth"].authenticator.create_key(principal, name="a script"))
-bearer = {{"Authorization": "Bearer " + created.value.reveal()}}
-with TestClient(names["app"]) as client:
-    answers = [client.get("/tasks"), client.get("/tasks", headers=bearer)]
-print(json.dumps([[answer.status_code, answer.json()] for answer in answers]))
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    refused, answered = json.loads(result.stdout.splitlines()[-1])
-    assert (refused[0], refused[1]["code"]) == (401, "credentials_missing")
-    assert answered == [200, ["water the plants"]]
 
 
 class TestDeclarations:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import runpy
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from inspect import isawaitable
 from pathlib import Path
@@ -21,8 +23,16 @@ DOCS = Path(__file__).parents[2] / "docs"
 SNIPPETS = DOCS / "snippets"
 
 
-# Litestar sets up logging for the whole process: `test_litestar.py` has one for its snippet.
-@pytest.mark.parametrize("name", [name for name in ADAPTERS if name != "litestar"])
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    """As before: Litestar sets up logging for the whole process."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
 async def test_ten_lines_protect_a_route(name: str) -> None:
     path = SNIPPETS / f"{name}_minimal.py"
     assert sum(bool(line.strip()) for line in path.read_text("utf-8").splitlines()) <= 10
