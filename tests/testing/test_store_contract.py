@@ -60,8 +60,8 @@ STORES = {
             return record
     """,
     "writes_past_its_hook": """
-        def _check_change(self, change):
-            pass
+        def revoke(self, key_id, *, owner_id, at, change=None):
+            return super().revoke(key_id, owner_id=owner_id, at=at, change=change or (lambda _: ()))
     """,
     "lists_what_is_deleted": """
         def list(self, query):
@@ -73,8 +73,8 @@ STORES = {
     """,
     "announces_an_end_again": """
         def announce_expiry(self, key_id, *, days, change=None):
-            record = replace(self._records[key_id], announced_days=days)
-            return self._commit(record, {key_id: record}, change)
+            self._records[key_id] = replace(self._records[key_id], announced_days=None)
+            return super().announce_expiry(key_id, days=days, change=change)
     """,
     "lists_ends_of_revoked_keys": """
         def list_expiring(self, query):
