@@ -36,6 +36,7 @@ from msk_auth.clock import Clock
 from msk_auth.core.errors import Forbidden, InputInvalid, SigningKeysUnavailable
 from msk_auth.core.events import LeakedKey, LeakLocation
 from msk_auth.core.model import ApiKey
+from msk_auth.core.strict_json import read_object
 from msk_auth.redaction import redact
 
 if TYPE_CHECKING:
@@ -264,11 +265,7 @@ def read_keys(document: bytes) -> dict[str, EllipticCurvePublicKey]:
     """
     if len(document) > MAX_KEYS_DOCUMENT:
         raise ValueError("the list of keys is too long")
-    try:
-        value: Any = json.loads(document)
-    except RecursionError:
-        raise ValueError("the list of keys is nested too deeply") from None
-    listed = cast("dict[str, object]", value).get("public_keys") if isinstance(value, dict) else 0
+    listed = read_object(document).get("public_keys")
     if not isinstance(listed, list):
         raise ValueError("there is no list of keys")  # noqa: TRY004 - what was read, not what was passed
     keys: dict[str, EllipticCurvePublicKey] = {}

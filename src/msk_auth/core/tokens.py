@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard, cast
+from typing import TYPE_CHECKING, Final, TypeGuard, cast
 
 from .errors import CredentialRefused
 from .model import ExternalIdentity
+from .strict_json import read_object
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -84,12 +85,9 @@ def _decode(segment: str) -> dict[str, object]:
     raw = _b64decode(segment)
     _refuse_deep(raw)
     try:
-        value: object = _JSON.decode(raw.decode("utf-8"))
+        return read_object(raw)
     except ValueError:
         raise CredentialRefused("token_invalid") from None
-    if not isinstance(value, dict):
-        raise CredentialRefused("token_invalid")
-    return cast("dict[str, object]", value)
 
 
 def check_opaque(credential: str, issuers: Collection[str] = ()) -> None:
@@ -144,21 +142,6 @@ def _is_deep(raw: bytes) -> bool:
 
 def _is_container(value: object) -> TypeGuard[dict[str, object] | list[object]]:
     return isinstance(value, dict | list)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise CredentialRefused("token_invalid")
-    return members
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise CredentialRefused("token_invalid")  # NaN and Infinity are not JSON
-
-
-# `json.loads` makes a decoder for each call that has hooks.
-_JSON: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
 
 
 def b64encode(raw: bytes) -> str:

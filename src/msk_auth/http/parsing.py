@@ -5,14 +5,14 @@ Errors are an :class:`~msk_auth.errors.InputInvalid` with every invalid member. 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import parse_qs
 
+from msk_auth.core import strict_json
 from msk_auth.core.errors import FieldError, InputInvalid
 from msk_auth.core.fields import EDITABLE, FIELD_OF, INPUTS, FieldKind
 from msk_auth.core.key_management import MAX_LIFETIME, MAX_OVERLAP, Lifetime
@@ -134,15 +134,10 @@ def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
     if content_type is None or not _JSON_TYPE.fullmatch(_media_type(content_type)):
         raise InputInvalid.of("", "Send JSON with the header 'Content-Type: application/json'.")
     try:
-        value: object = json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
-        )
-    except (ValueError, RecursionError):
-        # Not UTF-8, not JSON, a number with thousands of digits, or nested too deeply.
-        raise InputInvalid.of("", "The body is not valid JSON.") from None
-    if not isinstance(value, dict):
-        raise InputInvalid.of("", "Send a JSON object.")
-    return cast("dict[str, object]", value)
+        return strict_json.read_object(body)
+    except ValueError:
+        message = "Send a valid JSON object, with each member once."
+        raise InputInvalid.of("", message) from None
 
 
 def _read(
@@ -273,14 +268,3 @@ def _once(read: Reader) -> Reader:
 
 def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip()
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise InputInvalid.of("", "The body has two members of the same name.")
-    return members
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise ValueError  # NaN and Infinity are not JSON
