@@ -6,7 +6,7 @@ While a framework makes its document, the library's parts have names that no app
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from msk_auth.core.administration import MAX_REVOKED
@@ -390,42 +390,19 @@ def complete_document(
             responses: Json = operation.get("responses", {})
             # The application's responses count, and stay first.
             operation["responses"] = responses | _REFUSALS | responses
-        if errors == "http":
-            operation["responses"] = _without_form(operation.get("responses", {}))
-        if "parameters" in operation:
-            _settle_delegation(operation, delegates=delegates)
     for name in _guards_in(schemes):
         del schemes[name]
     schemas: Json = components.get("schemas", {})
-    document["paths"] = _with_names(document.get("paths", {}), schemas)
+    left_out: list[object] = [_PROBLEM_CONTENT] if errors == "http" else []
+    if not delegates:
+        # The list is that of an operation without other parameters.
+        left_out += [_DELEGATED, [_DELEGATED]]
+    document["paths"] = _finish(document.get("paths", {}), schemas, left_out)
     added = {"schemas": schemas, "securitySchemes": schemes}
     components = components | {name: found for name, found in added.items() if found}
     if components:
         document["components"] = components
     return document
-
-
-def _without_form(responses: Json) -> Json:
-    """The responses without the schema of the library's problems."""
-    return {
-        status: {
-            name: value
-            for name, value in response.items()
-            if name != "content" or value != _PROBLEM_CONTENT
-        }
-        for status, response in responses.items()
-    }
-
-
-def _settle_delegation(operation: Json, *, delegates: bool) -> None:
-    """Replace `on_behalf_of` of the key routes by its final name, or remove it."""
-    given = cast("list[Json]", operation["parameters"])
-    others = [each for each in given if each.get("name") != _DELEGATED["name"]]
-    if len(others) == len(given):
-        return
-    operation["parameters"] = [*others, _ON_BEHALF_OF] if delegates else others
-    if not operation["parameters"]:
-        del operation["parameters"]
 
 
 def _guards_in(schemes: Json) -> list[str]:
@@ -469,18 +446,31 @@ def _alternatives(
     return [*theirs, *(each for each in wanted if each not in theirs)]
 
 
-def _with_names(value: object, schemas: Json) -> Any:
-    """A copy of a part of a document with the library's schemas by final names, which are added to the schemas."""
+def _finish(value: object, schemas: Json, left_out: Sequence[object] = ()) -> Any:
+    """A copy of a part of a document with the library's parts by their final names.
+
+    Args:
+        value: The part.
+        schemas: Gets the schemas that the part names.
+        left_out: The parts that do not apply to this application.
+    """
     if isinstance(value, list):
-        return [_with_names(each, schemas) for each in cast("list[object]", value)]
+        items = cast("list[object]", value)
+        return [_finish(each, schemas, left_out) for each in items if each not in left_out]
     if not isinstance(value, dict):
         return value
+    if value == _DELEGATED:
+        return _ON_BEHALF_OF
     members = cast("Json", value)
     target = members.get("$ref")
     if isinstance(target, str) and target.startswith(_REF + OWN):
         name = target.removeprefix(_REF + OWN)
-        return {"$ref": _REF + _add(schemas, name, _with_names(_SCHEMAS[name], schemas))}
-    return {name: _with_names(member, schemas) for name, member in members.items()}
+        return {"$ref": _REF + _add(schemas, name, _finish(_SCHEMAS[name], schemas))}
+    return {
+        name: _finish(member, schemas, left_out)
+        for name, member in members.items()
+        if member not in left_out
+    }
 
 
 def _add(components: Json, name: str, component: Json) -> str:
