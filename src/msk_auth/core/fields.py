@@ -14,13 +14,8 @@ from enum import Enum
 from typing import Any, Final, TypedDict, cast
 
 from .errors import FieldError
-from .networks import MAX_NETWORKS, NETWORK, parse_network
+from .networks import NETWORK, parse_network
 
-MAX_NAME_LENGTH: Final = 100
-MAX_DESCRIPTION_LENGTH: Final = 500
-MAX_LABELS: Final = 20
-MAX_SCOPES: Final = 100
-MAX_RESOURCES: Final = 100
 MAX_OWNER_ID_LENGTH: Final = 255
 """The maximum length of an owner's id in stores."""
 
@@ -197,7 +192,7 @@ KEY_FIELDS: Final = (
     KeyField(
         name="name",
         kind=FieldKind.TEXT,
-        input=FieldInput(least=1, most=MAX_NAME_LENGTH),
+        input=FieldInput(least=1, most=100),
     ),
     KeyField(name="owner_id", kind=FieldKind.ID, length=MAX_OWNER_ID_LENGTH),
     KeyField(name="digest", kind=FieldKind.ID, length=255, is_shown=False),
@@ -207,7 +202,7 @@ KEY_FIELDS: Final = (
         empty=None,
         about="The permissions that limit the key; null means all of its owner's.",
         input=FieldInput(
-            most=MAX_SCOPES,
+            most=100,
             null_means="all of yours",
             schema={"description": "Absent or null: all of your permissions, now and later."},
             is_editable=False,
@@ -229,14 +224,14 @@ KEY_FIELDS: Final = (
         name="description",
         kind=FieldKind.TEXT,
         empty=None,
-        input=FieldInput(most=MAX_DESCRIPTION_LENGTH, null_means="none"),
+        input=FieldInput(most=500, null_means="none"),
     ),
     KeyField(
         name="labels",
         kind=FieldKind.TEXTS,
         empty=frozenset[str](),
         input=FieldInput(
-            most=MAX_LABELS,
+            most=20,
             read=_label,
             null_means="none",
             schema={
@@ -252,7 +247,7 @@ KEY_FIELDS: Final = (
         about="The networks from which the key works; null means everywhere.",
         input=FieldInput(
             least=1,
-            most=MAX_NETWORKS,
+            most=50,
             read=_network,
             null_means="everywhere",
             schema={
@@ -272,7 +267,7 @@ KEY_FIELDS: Final = (
         empty=None,
         about="The resources that the key reaches; null means all of its owner's.",
         input=FieldInput(
-            most=MAX_RESOURCES,
+            most=100,
             read=_resource,
             null_means="everything of yours",
             schema={

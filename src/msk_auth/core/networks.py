@@ -22,8 +22,6 @@ from typing import Final, TypeAlias
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-MAX_NETWORKS: Final = 50
-
 # No zone (`%eth0`), which has a meaning only on one machine, and no netmask in place of the length.
 _ADDRESS: Final = "[0-9A-Fa-f:.]{2,45}"
 NETWORK: Final = rf"{_ADDRESS}(/(0|[1-9][0-9]{{0,2}}))?"

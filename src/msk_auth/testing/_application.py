@@ -104,7 +104,7 @@ def login_headers(
         ConfigurationError: The authenticator accepts no logins or needs a session, or the profile cannot sign.
     """
     rules = authenticator.rules
-    owner_id = _id_of(owner)
+    owner_id = owner if isinstance(owner, str) else owner.id
     if not authenticator.profiles:
         if not authenticator.logins:
             raise ConfigurationError(
@@ -187,10 +187,6 @@ async def async_key_headers(
     """
     principal = _maker(authenticator, owner, scopes)
     return _of_key(await authenticator.create_key(principal, name="a test", scopes=scopes))
-
-
-def _id_of(owner: Owner[Any] | str) -> str:
-    return owner if isinstance(owner, str) else owner.id
 
 
 def _maker(
