@@ -121,7 +121,7 @@ class ProblemRenderer:
         """
         title = _TITLES.get(status, "Error")
         document: dict[str, object] = {"type": "about:blank", "title": title, "status": status}
-        if detail is not None and detail not in {title, _PHRASES.get(status)}:
+        if detail is not None and detail not in {title, _PHRASES.get(status, "")}:
             document["detail"] = detail
         more: Mapping[str, object] = {} if members is None else members
         document |= {name: value for name, value in more.items() if name not in _GENERIC_MEMBERS}
