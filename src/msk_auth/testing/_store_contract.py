@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pytest
 
@@ -103,32 +104,29 @@ def found(store: KeyStore, key_id: str) -> ApiKey:
     return record
 
 
-Place: TypeAlias = tuple[Any, ...]
+def _list_own(
+    status: KeyStatus | None, store: KeyStore, last: ApiKey | None, limit: int
+) -> Sequence[ApiKey]:
+    after = None if last is None else (last.created_at, last.id)
+    return store.list(KeyQuery(OWNER, NOW, status, after, limit))
 
-LISTINGS: dict[
-    str, tuple[Callable[[KeyStore, Any, int], Sequence[ApiKey]], Callable[[ApiKey], Place]]
-] = {
-    **{
-        f"own {status}": (
-            lambda store, after, limit, status=status: store.list(  # type: ignore[misc]
-                KeyQuery(OWNER, NOW, status, after, limit)
-            ),
-            lambda last: (last.created_at, last.id),
-        )
-        for status in (None, *KeyStatus)
-    },
-    "all": (
-        lambda store, after, limit: store.list_all(after=after, limit=limit),
-        lambda last: (last.owner_id, last.created_at, last.id),
-    ),
-    "expiring": (
-        lambda store, after, limit: store.list_expiring(
-            ExpiryQuery(NOW, NOW + 2 * HOUR, None, after, limit)
-        ),
-        lambda last: (last.expires_at, last.id),
-    ),
+
+def _list_all(store: KeyStore, last: ApiKey | None, limit: int) -> Sequence[ApiKey]:
+    after = None if last is None else (last.owner_id, last.created_at, last.id)
+    return store.list_all(after=after, limit=limit)
+
+
+def _list_expiring(store: KeyStore, last: ApiKey | None, limit: int) -> Sequence[ApiKey]:
+    after = None if last is None else (cast("datetime", last.expires_at), last.id)
+    return store.list_expiring(ExpiryQuery(NOW, NOW + 2 * HOUR, None, after, limit))
+
+
+LISTINGS: dict[str, Callable[[KeyStore, ApiKey | None, int], Sequence[ApiKey]]] = {
+    **{f"own {status}": partial(_list_own, status) for status in (None, *KeyStatus)},
+    "all": _list_all,
+    "expiring": _list_expiring,
 }
-"""Each kind of listing: how to read a page, and the position after a record."""
+"""Each kind of listing, as a function that reads the page after a record."""
 
 
 def in_parallel(
@@ -207,8 +205,8 @@ CHANGES = {
 }
 """Each way to change an ordinary stored key. A rotated key has `replaced_by` as well."""
 
-WRITES = ("insert", *CHANGES)
-"""Each way to change the keys of the store."""
+WRITES = {"insert": Case("insert", {"max_active": 99, "now": NOW}, {}), **CHANGES}
+"""Each way to change the keys of the store. A new key has an id made from the id of another."""
 
 
 def write(
@@ -218,23 +216,22 @@ def write(
     change: KeyChange | None = None,
     owner_id: str = OWNER,
 ) -> object:
-    """Change a key, or insert a key with an id made from `key_id`."""
-    if name == "insert":
-        other = make_record(f"new-{key_id}", owner_id=owner_id)
-        store.insert(other, max_active=99, now=NOW, change=change)
-        return None
-    return run(CHANGES[name], store, key_id, change, owner_id)
+    """Change a key, or insert a key."""
+    return run(WRITES[name], store, key_id, change, owner_id)
 
 
 def run(
     case: Case, store: KeyStore, key_id: str, change: KeyChange | None, owner_id: str = OWNER
 ) -> ApiKey | None:
-    """Make a change. A successor has an id made from `key_id`."""
+    """Make a change. A new key has an id made from `key_id`."""
     options = dict(case.options)
+    new = make_record(f"new-{key_id}", owner_id=owner_id)
     match case.method:
+        case "insert":
+            store.insert(new, change=change, **options)
+            return None
         case "rotate":
-            successor = make_record(f"new-{key_id}", owner_id=owner_id)
-            return rotate(store, key_id, successor, change=change, **options)
+            return rotate(store, key_id, new, change=change, **options)
         case "announce_expiry":
             return store.announce_expiry(key_id, change=change, **options)
         case "touch":
@@ -624,12 +621,12 @@ class StoreContract:
                 expires_at={1: NOW, 2: NOW + HOUR + (number // 9) * SECOND}.get(number % 3),
                 revoked_at=NOW if number % 5 == 0 else None,
             )
-        for listing, (read, place) in LISTINGS.items():
+        for listing, read in LISTINGS.items():
             whole = [record.id for record in read(store, None, 99)]
             assert len(set(whole)) == len(whole) > 4, listing
             for size in (1, 4, len(whole)):
                 records: list[ApiKey] = []
-                while page := read(store, place(records[-1]) if records else None, size):
+                while page := read(store, records[-1] if records else None, size):
                     assert len(page) <= size, listing
                     records += page
                 assert [record.id for record in records] == whole, listing
@@ -638,7 +635,7 @@ class StoreContract:
     def test_keys_that_come_and_go_between_pages_move_no_other(
         self, store: KeyStore, listing: str
     ) -> None:
-        read, place = LISTINGS[listing]
+        read = LISTINGS[listing]
         for number in range(9):
             age = number * SECOND
             add(store, f"k{number}", created_at=NOW - age, expires_at=NOW + HOUR + age)
@@ -647,7 +644,7 @@ class StoreContract:
         add(store, "before", created_at=NOW + SECOND, expires_at=NOW + HOUR - SECOND)
         store.delete("k2", owner_id=OWNER, at=NOW)
         store.delete("k4", owner_id=OWNER, at=NOW)
-        assert [record.id for record in read(store, place(first[-1]), 3)] == ["k3", "k5", "k6"]
+        assert [record.id for record in read(store, first[-1], 3)] == ["k3", "k5", "k6"]
 
     # Changing
 
