@@ -16,8 +16,8 @@ from msk_auth import Principal
 from msk_auth.errors import InputInvalid, PermissionDenied
 from msk_auth.keys import CreatedKey
 from task_service.accounts.audit import AuditQuery
-from task_service.accounts.service_accounts import ServiceAccount, ServiceAccountQuery
-from task_service.accounts.users import User
+from task_service.accounts.service_accounts import ServiceAccount
+from task_service.accounts.users import AccountQuery, User
 from task_service.db import schema
 from task_service.db.paging import PageRequest
 from task_service.errors import (
@@ -131,7 +131,7 @@ async def test_a_deleted_one_is_gone_and_its_name_is_free(
             await attempt
     with pytest.raises(PermissionDenied):
         await key_of(services, ada, bot)
-    assert (await accounts.list(ServiceAccountQuery(), PageRequest(count=True))).total == 0
+    assert (await accounts.list(AccountQuery(), PageRequest(count=True))).total == 0
     # What refers to it stays, under a name that nothing else can have.
     assert (await services.tasks.get(ada, task.id)).owner_id == bot.id
     kept = await services.users.by_id([bot.id])

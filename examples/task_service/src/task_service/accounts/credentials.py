@@ -9,8 +9,7 @@ is still open, and replaces only the hash that it verified. An earlier request n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy import select, update
 
@@ -19,9 +18,6 @@ from task_service.db.engine import lock_table
 
 from .changes import Change
 from .sessions import end_sessions, require_open
-
-if TYPE_CHECKING:
-    from .users import User
 
 MAX_FIRST_LINKS: Final = 16
 """The maximum number of valid links for the first administrator: one for each process, and a few restarts."""
@@ -83,22 +79,6 @@ async def void_links(change: Change, user_id: str) -> None:
         .where(_LINKS.user_id == user_id, _LINKS.used_at.is_(None))
         .values(used_at=change.now)
     )
-
-
-async def void_first_links(change: Change, administrators: Sequence[User]) -> None:
-    """Void every link for the first administrator once there is another administrator.
-
-    The output of every started process shows such a link, with which a later reader of that output must not become an
-    administrator. Later, such links do not exist, and this changes nothing.
-
-    Args:
-        change: The change, which has locked the users.
-        administrators: The administrators before the change.
-    """
-    if any(user.can_log_in for user in administrators):
-        return
-    for user in administrators:
-        await void_links(change, user.id)
 
 
 async def void_oldest_first_links(change: Change, user_id: str) -> None:

@@ -28,7 +28,6 @@ from .changes import Accounts, Change
 from .credentials import (
     begin_credential_write,
     replace_password,
-    void_first_links,
     void_links,
     void_oldest_first_links,
 )
@@ -43,6 +42,7 @@ from .users import (
     find_by_name,
     name_taken,
     read_user,
+    void_first_links,
 )
 
 LINK_LIFETIME: Final = timedelta(days=7)
@@ -197,7 +197,7 @@ class Invitations:
                 raise LinkInvalid
             user = await read_user(connection, user.id)
             if ADMIN in user.roles:
-                await void_first_links(change, await administrators_of(connection))
+                await void_first_links(change)
             await replace_password(change, user.id, password_hash)
             await change.record("user.password_set", user.id, anonymous=True)
 

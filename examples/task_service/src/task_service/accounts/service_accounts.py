@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from pydantic import BaseModel
-from sqlalchemy import Select, func, insert, select, type_coerce
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import ColumnElement, Select, func, insert, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import AsyncAuthenticator, KeyStatus, Owner, Principal
@@ -23,7 +23,6 @@ from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.errors import ServiceAccountNotFound
 from task_service.ids import is_id, new_id
 from task_service.tasks.runs import cancel_runs_of
-from task_service.validation import Search
 
 from .changes import Accounts
 from .key_list import in_state
@@ -31,10 +30,11 @@ from .names import MAX_USERNAME, check_name
 from .roles import KEY_PERMISSIONS, MANAGE_KEYS, ROLE_PERMISSIONS
 from .users import (
     SERVICE_ACCOUNT,
+    AccountQuery,
     User,
     begin_administration,
-    name_contains,
     name_taken,
+    set_disabled,
     write_user,
 )
 
@@ -53,6 +53,8 @@ _BY_NAME: Final = Order(_USERS.username)
 class ServiceAccount(BaseModel):
     """A service account. `last_used_at` is the last use of one of its keys."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     id: str
     name: str
     description: str | None
@@ -60,19 +62,6 @@ class ServiceAccount(BaseModel):
     created_at: datetime
     active_keys: int
     last_used_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceAccountQuery:
-    """The service accounts to list, by name; None means any.
-
-    Attributes:
-        search: A part of the name, or a whole id.
-        disabled: True for disabled accounts, False for enabled ones.
-    """
-
-    search: Search = None
-    disabled: bool | None = None
 
 
 async def may_act_for(principal: Principal[User], owner: Owner[User]) -> Iterable[str] | None:
@@ -97,7 +86,7 @@ class ServiceAccounts:
 
     async def list(
         self,
-        query: ServiceAccountQuery,
+        query: AccountQuery,
         page: PageRequest = FIRST_PAGE,
     ) -> Page[ServiceAccount]:
         """A page of service accounts, by name. Deleted ones are left out.
@@ -109,15 +98,10 @@ class ServiceAccounts:
         Raises:
             InputInvalid: Field `cursor`.
         """
-        wanted = self._selecting()
-        if query.search is not None:
-            wanted = wanted.where(name_contains(query.search))
-        if query.disabled is not None:
-            is_disabled = _USERS.disabled_at.is_not(None)
-            wanted = wanted.where(is_disabled if query.disabled else ~is_disabled)
+        wanted = query.apply(self._selecting())
         paging = Paging(_BY_NAME, query, page)
         async with self.accounts.db.read() as connection:
-            return await paging.read(connection, wanted, _account)
+            return await paging.read(connection, wanted, ServiceAccount.model_validate)
 
     async def get(self, account_id: str) -> ServiceAccount:
         """The service account with this id.
@@ -199,11 +183,7 @@ class ServiceAccounts:
                     changed={"description": {"old": before.description, "new": text}},
                 )
             if disabled is not None and disabled != before.disabled:
-                await write_user(change, account_id, disabled_at=change.now if disabled else None)
-                if disabled:
-                    await cancel_runs_of(change.connection, account_id, change.now)
-                action = "service_account.disabled" if disabled else "service_account.enabled"
-                await change.record(action, account_id, name=name)
+                await set_disabled(change, account_id, disabled, kind="service_account", name=name)
             return await self._read(change.connection, account_id)
 
     async def delete(
@@ -243,22 +223,25 @@ class ServiceAccounts:
         """The statement that selects the service accounts, each with a summary of its keys."""
         now = schema.to_microseconds(self.accounts.now())
         own = (_KEYS.owner_id == _USERS.id, _KEYS.deleted_at.is_(None))
-        active = select(func.count()).where(*own, in_state(KeyStatus.ACTIVE, now))
-        used = select(func.max(_KEYS.last_used_at)).where(*own)
-        return select(
-            schema.users,
-            active.correlate(schema.users).scalar_subquery().label("active_keys"),
-            type_coerce(
-                used.correlate(schema.users).scalar_subquery(), schema.UtcMicroseconds
-            ).label("last_used_at_of_keys"),
-        ).where(_USERS.service_account.is_(True), _USERS.deleted_at.is_(None))
+        active = select(func.count()).where(*own, in_state(KeyStatus.ACTIVE, now)).scalar_subquery()
+        used = select(func.max(_KEYS.last_used_at)).where(*own).scalar_subquery()
+        columns: list[ColumnElement[Any]] = [
+            _USERS.id,
+            _USERS.username.label("name"),
+            _USERS.description,
+            _USERS.disabled_at.is_not(None).label("disabled"),
+            _USERS.created_at,
+            active.label("active_keys"),
+            type_coerce(used, schema.UtcMicroseconds).label("last_used_at"),
+        ]
+        return select(*columns).where(_USERS.service_account.is_(True), _USERS.deleted_at.is_(None))
 
     async def _read(self, connection: AsyncConnection, account_id: str) -> ServiceAccount:
         if is_id(account_id, SERVICE_ACCOUNT):
             found = await connection.execute(self._selecting().where(_USERS.id == account_id))
             row = found.one_or_none()
             if row is not None:
-                return _account(row)
+                return ServiceAccount.model_validate(row)
         raise ServiceAccountNotFound
 
 
@@ -275,15 +258,3 @@ def _check_description(description: str | None) -> str | None:
             f"Write at most {MAX_DESCRIPTION} visible characters, on one line.",
         )
     return text or None
-
-
-def _account(row: Any) -> ServiceAccount:
-    return ServiceAccount(
-        id=row.id,
-        name=row.username,
-        description=row.description,
-        disabled=row.disabled_at is not None,
-        created_at=row.created_at,
-        active_keys=row.active_keys,
-        last_used_at=row.last_used_at_of_keys,
-    )

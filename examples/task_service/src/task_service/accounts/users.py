@@ -17,7 +17,6 @@ from sqlalchemy import (
     cast,
     func,
     insert,
-    or_,
     select,
     type_coerce,
     update,
@@ -36,7 +35,7 @@ from task_service.tasks.runs import cancel_runs_of
 from task_service.validation import Search
 
 from .changes import Accounts, Change
-from .credentials import begin_credential_write, void_first_links, void_links
+from .credentials import begin_credential_write, void_links
 from .login_methods import LoginMethods
 from .names import check_name, is_username, normalised_username
 from .passwords import Passwords, check_password
@@ -99,20 +98,39 @@ class UserSort(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class UserQuery:
-    """The users to list; None means any.
+class AccountQuery:
+    """The users or service accounts to list; None means any.
 
     Attributes:
         search: A part of the name, or a whole id. A part of an id finds no user: ids are random, and most of them
             contain any given letter.
-        role: Users with this role.
         disabled: True for disabled users, False for enabled ones.
-        sort: The order.
     """
 
     search: Search = None
-    role: Role | None = None
     disabled: bool | None = None
+
+    def apply(self, statement: Select[Any]) -> Select[Any]:
+        """The statement, which selects users, for the users of this query."""
+        if self.search is not None:
+            name = _USERS.username.contains(normalised_username(self.search), autoescape=True)
+            statement = statement.where(name | (_USERS.id == self.search.strip()))
+        if self.disabled is not None:
+            is_disabled = _USERS.disabled_at.is_not(None)
+            statement = statement.where(is_disabled if self.disabled else ~is_disabled)
+        return statement
+
+
+@dataclass(frozen=True, slots=True)
+class UserQuery(AccountQuery):
+    """The users to list; None means any.
+
+    Attributes:
+        role: Users with this role.
+        sort: The order.
+    """
+
+    role: Role | None = None
     sort: UserSort = UserSort.CREATED
 
 
@@ -203,7 +221,11 @@ class Users:
         Raises:
             InputInvalid: Field `cursor`.
         """
-        wanted = _select_users(query)
+        wanted = query.apply(select(schema.users).where(_USERS.service_account.is_(False)))
+        if query.role is not None:
+            # Roles are a JSON array of plain words, so each role is between quotes.
+            role = cast(_USERS.roles, String).contains(f'"{query.role}"', autoescape=True)
+            wanted = wanted.where(role)
         paging = Paging(_ORDERS[query.sort], query, page)
         async with self._accounts.db.read() as connection:
             return await paging.read(connection, wanted, user_of)
@@ -259,30 +281,21 @@ class Users:
             Problem: As for :func:`begin_administration`.
         """
         await begin_administration(change)
-        user = User(
-            id=new_id("usr"),
-            username=name,
-            roles=tuple(sorted(set(roles))),
-            disabled=False,
-            created_at=change.now,
-            last_login_at=None,
-            has_password=password_hash is not None,
-            external_login=external_login,
-        )
-        if _administers(user.roles, user.disabled, user.can_log_in):
-            await void_first_links(change, await administrators_of(change.connection))
+        user_id, held = new_id("usr"), sorted(set(roles))
+        if _administers(held, False, password_hash is not None or external_login):
+            await void_first_links(change)
         await change.connection.execute(
             insert(schema.users).values(
-                id=user.id,
+                id=user_id,
                 username=name,
-                roles=list(user.roles),
+                roles=held,
                 password_hash=password_hash,
                 external_login=external_login,
-                created_at=user.created_at,
+                created_at=change.now,
             )
         )
-        await change.record("user.created", user.id, username=name, roles=user.roles)
-        return user
+        await change.record("user.created", user_id, username=name, roles=held)
+        return await read_user(change.connection, user_id)
 
     async def change(
         self,
@@ -322,21 +335,14 @@ class Users:
                 if [user.id for user in able] == [user_id]:
                     raise LastAdministrator
             if _administers(after_roles, after_disabled, before.can_log_in):
-                await void_first_links(change, await administrators_of(connection))
+                await void_first_links(change)
             if after_roles != before.roles:
                 await write_user(change, user_id, roles=list(after_roles))
                 await change.record(
                     "user.roles_changed", user_id, old=before.roles, new=after_roles
                 )
             if after_disabled != before.disabled:
-                await write_user(
-                    change, user_id, disabled_at=change.now if after_disabled else None
-                )
-                if after_disabled:
-                    await end_sessions(change, user_id)
-                    await void_links(change, user_id)
-                    await cancel_runs_of(connection, user_id, change.now)
-                await change.record("user.disabled" if after_disabled else "user.enabled", user_id)
+                await set_disabled(change, user_id, after_disabled)
             if beside is not None:
                 await beside(change)
             return await read_user(connection, user_id)
@@ -349,30 +355,6 @@ _ORDERS: Final = {
     ),
     UserSort.NAME: Order(_USERS.username, _USERS.id),
 }
-
-
-def _select_users(query: UserQuery) -> Select[Any]:
-    """The statement that selects the users of a query."""
-    statement = select(schema.users).where(_USERS.service_account.is_(False))
-    if query.search is not None:
-        statement = statement.where(name_contains(query.search))
-    if query.role is not None:
-        # Roles are a JSON array of plain words, so each role is between quotes.
-        statement = statement.where(
-            cast(_USERS.roles, String).contains(f'"{query.role}"', autoescape=True)
-        )
-    if query.disabled is not None:
-        is_disabled = _USERS.disabled_at.is_not(None)
-        statement = statement.where(is_disabled if query.disabled else ~is_disabled)
-    return statement
-
-
-def name_contains(search: str) -> ColumnElement[bool]:
-    """True if a name contains the text, or the id is the text."""
-    return or_(
-        _USERS.username.contains(normalised_username(search), autoescape=True),
-        _USERS.id == search.strip(),
-    )
 
 
 @asynccontextmanager
@@ -442,6 +424,41 @@ async def write_user(change: Change, user_id: str, **values: Any) -> None:
     await change.connection.execute(
         update(schema.users).where(_USERS.id == user_id).values(**values)
     )
+
+
+async def set_disabled(
+    change: Change, user_id: str, disabled: bool, *, kind: str = "user", **details: Any
+) -> None:
+    """Disable or enable a user or service account.
+
+    Args:
+        change: The change, which has locked the users.
+        user_id: The user or service account.
+        disabled: True also ends sessions, links and runs, permanently.
+        kind: The first word of the audit entry's action.
+        details: The details of the audit entry.
+    """
+    await write_user(change, user_id, disabled_at=change.now if disabled else None)
+    if disabled:
+        await end_sessions(change, user_id)
+        await void_links(change, user_id)
+        await cancel_runs_of(change.connection, user_id, change.now)
+    await change.record(f"{kind}.{'disabled' if disabled else 'enabled'}", user_id, **details)
+
+
+async def void_first_links(change: Change) -> None:
+    """Void every link for the first administrator, because there is about to be another administrator.
+
+    The output of every started process shows such a link, with which a later reader of that output must not become an
+    administrator. Later, such links do not exist, and this changes nothing.
+
+    Args:
+        change: The change, which has locked the users.
+    """
+    administrators = await administrators_of(change.connection)
+    if not any(user.can_log_in for user in administrators):
+        for user in administrators:
+            await void_links(change, user.id)
 
 
 async def begin_administration(change: Change) -> None:

@@ -32,17 +32,16 @@ class Credentials(JsonBody):
     password: str
 
 
-class ChosenPassword(JsonBody):
-    """The body of `POST /api/auth/set-password`: the one-time link's token, and the chosen password."""
-
-    token: str
-    password: str
-
-
 class PasswordLink(JsonBody):
     """The body of `POST /api/auth/password-link`: the one-time link's token, which no URL may contain."""
 
     token: str
+
+
+class ChosenPassword(PasswordLink):
+    """The body of `POST /api/auth/set-password`: the one-time link's token, and the chosen password."""
+
+    password: str
 
 
 class PasswordLinkUser(BaseModel):

@@ -13,10 +13,9 @@ from task_service.accounts.roles import MANAGE_USERS, RECENT_LOGIN
 from task_service.accounts.service_accounts import (
     MAX_DESCRIPTION,
     ServiceAccount,
-    ServiceAccountQuery,
     ServiceAccounts,
 )
-from task_service.accounts.users import SERVICE_ACCOUNT, User
+from task_service.accounts.users import SERVICE_ACCOUNT, AccountQuery, User
 from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
 
@@ -76,7 +75,7 @@ def service_accounts_router(auth: FastAPIAuth[User], accounts: ServiceAccounts) 
 
     @router.get("", dependencies=[administrator])
     async def list_service_accounts(
-        page: WantedPage, query: Annotated[ServiceAccountQuery, Depends()]
+        page: WantedPage, query: Annotated[AccountQuery, Depends()]
     ) -> Page[ServiceAccount]:
         """List service accounts, by name.
 
