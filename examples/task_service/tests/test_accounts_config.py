@@ -19,7 +19,7 @@ from sqlalchemy import insert
 
 from msk_auth import KeyLimits
 from msk_auth.errors import InputInvalid
-from task_service.accounts.config import ServiceConfig, _validated, config_json
+from task_service.accounts.config import ServiceConfig, _validated
 from task_service.db import schema
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ def _refused(patch: dict[str, Any]) -> list[str]:
 
 
 def test_the_defaults() -> None:
-    assert config_json(ServiceConfig()) == DEFAULTS
+    assert ServiceConfig().model_dump(mode="json") == DEFAULTS
     assert ServiceConfig().key_limits() == KeyLimits(max_active=100)
 
 
@@ -104,9 +104,9 @@ def test_every_patch_is_accepted_whole_or_refused_by_field(patch: dict[str, Any]
     except InputInvalid:
         return
 
-    shown = config_json(config)
+    shown = config.model_dump(mode="json")
     assert json.loads(json.dumps(shown)) == shown
-    assert config_json(_validated(shown)) == shown
+    assert _validated(shown).model_dump(mode="json") == shown
 
 
 async def test_a_change_takes_effect_at_once_in_every_process(it: World) -> None:

@@ -640,7 +640,7 @@ async def test_while_the_provider_is_away_the_session_here_ends(
     at_provider = service.services.oidc
     assert at_provider is not None
     # As in a process that has just started.
-    at_provider._client = at_provider._register()
+    at_provider._client.server_metadata.clear()
     provider.metadata["issuer"] = "https://another.example.com"
     headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
     answer = await service.caller().post("/logout", headers=headers)

@@ -16,11 +16,11 @@ from examples.task_service.tests.service_support import (
     wrong_fields,
 )
 
-from task_service.accounts.config import ServiceConfig, config_json
+from task_service.accounts.config import ServiceConfig
 
 pytestmark = pytest.mark.anyio
 
-DEFAULTS = config_json(ServiceConfig())
+DEFAULTS = ServiceConfig().model_dump(mode="json")
 
 
 async def audit(admin: Caller, query: str = "") -> list[dict]:

@@ -111,8 +111,7 @@ class LoginCookie:
 
     def _translate(self, scope: Scope, token: str) -> None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
-        host = _single(headers, b"host")
-        if self._names is not None and _host_name(host) not in self._names:
+        if self._names is not None and _host_name(headers) not in self._names:
             raise MisdirectedRequest
         if scope["method"] not in _SAFE_METHODS and not is_same_origin(headers, self._scheme):
             raise Forbidden("cross_origin_refused")
@@ -126,14 +125,10 @@ class LoginCookie:
         scope["headers"] = [*others, (b"authorization", b"Bearer " + token.encode())]
 
 
-def _single(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
-    """The value of a header that was sent exactly once; None otherwise."""
-    values = [value for name, value in headers if name == wanted]
-    return values[0].decode("latin-1") if len(values) == 1 else None
-
-
-def _host_name(host: str | None) -> str | None:
+def _host_name(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The host that the request names; None if it is malformed, or not named exactly once."""
+    hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
     try:
-        return urlsplit(f"//{host}").hostname if host else None
+        return urlsplit(f"//{hosts[0]}").hostname if len(hosts) == 1 else None
     except ValueError:
         return None

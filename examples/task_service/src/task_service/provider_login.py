@@ -35,7 +35,7 @@ from .accounts.config import ConfigStore
 from .accounts.names import MAX_USERNAME, is_username, normalised_username
 from .accounts.provider_logout import LOGOUT_LEEWAY, logout_verifier, readable
 from .accounts.roles import ADMIN, Role
-from .accounts.sessions import LoggedIn, ProviderLogout, Sessions, end_sessions
+from .accounts.sessions import LoggedIn, ProviderLogout, Sessions
 from .accounts.throttle import PublicThrottle
 from .accounts.users import User, Users, name_taken, read_user
 from .db import schema
@@ -129,7 +129,20 @@ class OidcLogin:
                 "The identity provider cannot be reached: check SSL_CERT_FILE and the variables of the proxy, such as"
                 f" HTTPS_PROXY ({error})."
             ) from error
-        self._client = self._register()
+        # Any, because authlib's stubs leave out most types.
+        self._client: Any = cast("Any", OAuth()).register(
+            "provider",
+            client_id=settings.oidc_client_id,
+            client_secret=settings.oidc_client_secret,
+            server_metadata_url=f"{issuer.rstrip('/')}/.well-known/openid-configuration",
+            client_kwargs={
+                "token_endpoint_auth_method": "none",
+                "scope": _SCOPE,
+                "code_challenge_method": "S256",
+                "timeout": _TIMEOUT_SECONDS,
+                "verify": self._tls,
+            },
+        )
         self.logout_tokens = logout_verifier(
             issuer,
             settings.oidc_client_id,
@@ -355,21 +368,17 @@ class OidcLogin:
             )
             if updated.rowcount != 1:
                 raise ProviderLoginRefused("Your account is disabled. Ask an administrator.")
-            # The client chose the cookie that names this session: end only a session of the same user.
-            replaced = replaces is not None and await end_sessions(
-                change, user.id, schema.sessions.c.id == replaces
-            )
-            details = {"issuer": self._issuer}
             logged_in = await self._sessions.start(
                 change,
                 user,
                 config,
-                details=details | {"replaced": replaces} if replaced else details,
+                details={"issuer": self._issuer},
+                replaces=replaces,
                 authenticated_at=authenticated_at,
                 id_token=id_token,
                 provider_sid=provider_sid,
             )
-        if replaced:
+        if replaces is not None:
             await self._accounts.await_lease_expiry()
         return logged_in
 
@@ -381,22 +390,6 @@ class OidcLogin:
         )
         return None if user_id is None else await read_user(connection, user_id)
 
-    def _register(self) -> Any:
-        # Any, because authlib's stubs leave out most types.
-        return cast("Any", OAuth()).register(
-            "provider",
-            client_id=self._settings.oidc_client_id,
-            client_secret=self._settings.oidc_client_secret,
-            server_metadata_url=f"{self._issuer.rstrip('/')}/.well-known/openid-configuration",
-            client_kwargs={
-                "token_endpoint_auth_method": "none",
-                "scope": _SCOPE,
-                "code_challenge_method": "S256",
-                "timeout": _TIMEOUT_SECONDS,
-                "verify": self._tls,
-            },
-        )
-
     async def _discovered(self) -> Any:
         """The client with the provider's discovery document (OpenID Connect Discovery 1.0), which it reads once."""
         client = self._client
@@ -406,7 +399,7 @@ class OidcLogin:
         except (HTTPError, TypeError, ValueError) as error:
             _log.warning("the identity provider's discovery document cannot be used: %s", error)
             # So that the next call reads the document again.
-            self._client = self._register()
+            client.server_metadata.clear()
             raise ProviderUnavailable from error
         algorithms = "id_token_signing_alg_values_supported"
         metadata[algorithms] = sorted(_ALGORITHMS.intersection(metadata.get(algorithms, ())))

@@ -14,12 +14,13 @@ from pydantic_core.core_schema import ErrorType
 from msk_auth.errors import InputInvalid
 
 _MAX_ERRORS: Final = 20
+_TIME: Final = "Enter a time, such as 2026-03-01T12:00:00Z."
 
 
 def _written_time(value: object) -> object:
     # Pydantic also reads seconds since 1970, and would take a year for seconds.
     if isinstance(value, str) and "T" not in value.upper():
-        raise ValueError("Enter a time, such as 2026-03-01T12:00:00Z.")
+        raise ValueError(_TIME)
     return value
 
 
@@ -29,36 +30,27 @@ Time = Annotated[AwareDatetime, BeforeValidator(_written_time)]
 Search = Annotated[str, StringConstraints(strip_whitespace=True, max_length=100)] | None
 """The query parameter that searches a listing; an empty search finds everything."""
 
-_SENTENCES: Final[Mapping[str, str]] = {
-    "missing": "This is required.",
-    "extra_forbidden": "Unknown field. Remove it.",
-    "string_type": "Enter text.",
-    "string_too_long": "Enter {max_length} characters at most.",
-    "string_pattern_mismatch": "This has the wrong form.",
-    "int_type": "Enter a whole number.",
-    "int_parsing": "Enter a whole number.",
-    "int_from_float": "Enter a whole number.",
-    "float_type": "Enter a number.",
-    "float_parsing": "Enter a number.",
-    "finite_number": "Enter a number.",
-    "bool_type": "Enter true or false.",
-    "bool_parsing": "Enter true or false.",
-    "greater_than": "Enter a number greater than {gt}.",
-    "greater_than_equal": "Enter {ge} or more.",
-    "less_than": "Enter a number less than {lt}.",
-    "less_than_equal": "Enter {le} or less.",
-    "list_type": "Enter a list.",
-    "tuple_type": "Enter a list.",
-    "dict_type": "Enter a JSON object.",
-    "model_type": "Enter a JSON object.",
-    "model_attributes_type": "Enter a JSON object.",
-    "enum": "Choose one of: {expected}.",
-    "literal_error": "Choose one of: {expected}.",
-    "timezone_aware": "Enter a time with its zone, such as 2026-03-01T12:00:00Z.",
-    "datetime_type": "Enter a time, such as 2026-03-01T12:00:00Z.",
-    "datetime_parsing": "Enter a time, such as 2026-03-01T12:00:00Z.",
-    "datetime_from_date_parsing": "Enter a time, such as 2026-03-01T12:00:00Z.",
+_KINDS: Final[Mapping[str, Sequence[str]]] = {
+    "This is required.": ["missing"],
+    "Unknown field. Remove it.": ["extra_forbidden"],
+    "Enter text.": ["string_type"],
+    "Enter {max_length} characters at most.": ["string_too_long"],
+    "Enter a whole number.": ["int_type", "int_parsing", "int_from_float"],
+    "Enter a number.": ["float_type", "float_parsing", "finite_number"],
+    "Enter true or false.": ["bool_type", "bool_parsing"],
+    "Enter a number greater than {gt}.": ["greater_than"],
+    "Enter {ge} or more.": ["greater_than_equal"],
+    "Enter a number less than {lt}.": ["less_than"],
+    "Enter {le} or less.": ["less_than_equal"],
+    "Enter a list.": ["list_type", "tuple_type"],
+    "Enter a JSON object.": ["dict_type", "model_type", "model_attributes_type"],
+    "Choose one of: {expected}.": ["enum", "literal_error"],
+    "Enter a time with its zone, such as 2026-03-01T12:00:00Z.": ["timezone_aware"],
+    _TIME: ["datetime_type", "datetime_parsing", "datetime_from_date_parsing"],
 }
+"""The sentence for each of pydantic's types of errors."""
+
+_SENTENCES: Final = {kind: sentence for sentence, kinds in _KINDS.items() for kind in kinds}
 _AT_LEAST: Final[Mapping[str, Callable[[int], str]]] = {
     "string_too_short": lambda least: (
         "This cannot be empty." if least == 1 else f"Enter at least {least} characters."

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from sqlalchemy import insert, select, update
+from sqlalchemy import select
 
 from msk_auth import KeyLimits, Principal
 from msk_auth.errors import InputInvalid
@@ -143,9 +143,8 @@ class ConfigStore:
             connection = change.connection
             # Two concurrent valid changes may conflict.
             await lock_table(connection, schema.settings)
-            rows = (await connection.execute(select(_SETTINGS.name, _SETTINGS.value))).all()
-            stored = {row.name: row.value for row in rows}
-            old = config_json(_from_stored(stored))
+            rows = await connection.execute(select(_SETTINGS.name, _SETTINGS.value))
+            old = _from_stored({row.name: row.value for row in rows}).model_dump(mode="json")
             config = _validated({**old, **patch})
             permitted = (
                 self._permits_listed_commands
@@ -153,27 +152,19 @@ class ConfigStore:
             )
             if "allowed_commands" in patch and not permitted:
                 raise InputInvalid.of("allowed_commands", _NOT_PERMITTED)
-            new = config_json(config)
-            for name in sorted(new):
-                if new[name] == old[name]:
-                    continue
+            new = config.model_dump(mode="json")
+            for name in sorted(name for name in new if new[name] != old[name]):
                 values = {
                     "value": new[name],
                     "updated_at": change.now,
                     "updated_by": None if by is None else by.owner.id,
                 }
+                put = self._accounts.db.insert(schema.settings).values(name=name, **values)
                 await connection.execute(
-                    update(schema.settings).where(_SETTINGS.name == name).values(values)
-                    if name in stored
-                    else insert(schema.settings).values(name=name, **values)
+                    put.on_conflict_do_update(index_elements=["name"], set_=values)
                 )
                 await change.record("config.changed", name, old=old[name], new=new[name])
         return config
-
-
-def config_json(config: ServiceConfig) -> dict[str, Any]:
-    """Every setting as JSON."""
-    return config.model_dump(mode="json")
 
 
 def _validated(values: Mapping[str, Any]) -> ServiceConfig:

@@ -69,7 +69,7 @@ class KeyAudit:
         if event.principal is not None:
             await _confirm(change, event.principal, event)
         if event.location is not None:
-            await _leaked(change, event, event.location, revoked=True)
+            await _leaked(change, event, asdict(event.location) | {"revoked": True})
             return
         if event.action == "created":
             await _check_tasks(connection, event.principal, event.record)
@@ -88,12 +88,12 @@ class KeyAudit:
 
         If the database cannot write the entry, it is logged, like the entry of a refusal.
         """
+        place = asdict(location) | {"revoked": False}
         try:
             async with self._db.write() as connection:
-                change = Change(connection, None, event.at, self._audit)
-                await _leaked(change, event, location, revoked=False)
+                await _leaked(Change(connection, None, event.at, self._audit), event, place)
         except StoreUnavailable:
-            details = {"name": event.record.name, **_place(location, revoked=False)}
+            details = {"name": event.record.name} | place
             self._audit.leave_out(
                 self._audit.entry(
                     "key.leaked", anonymous=True, target=event.record.id, details=details
@@ -122,9 +122,7 @@ async def _details(change: Change, event: KeyEvent) -> dict[str, Any]:
             return {}
 
 
-async def _leaked(
-    change: Change, event: KeyEvent, location: LeakLocation, *, revoked: bool
-) -> None:
+async def _leaked(change: Change, event: KeyEvent, place: dict[str, Any]) -> None:
     # A stranger who found the key may have started these runs.
     its_runs = event.record.id == REQUESTED_WITH
     await cancel_runs(change.connection, its_runs, event.at, error=KEY_LEAKED)
@@ -134,8 +132,7 @@ async def _leaked(
     found = await change.connection.scalars(known.limit(MAX_LEAKS))
     urls = [details.get("url") for details in found]
     # Repeated reports, or a key copied to many places, must not fill the log.
-    if len(urls) < MAX_LEAKS and location.url not in urls:
-        place = _place(location, revoked=revoked)
+    if len(urls) < MAX_LEAKS and place["url"] not in urls:
         await _record(change, "key.leaked", event.record, anonymous=True, **place)
 
 
@@ -211,7 +208,3 @@ def _changed(record: ApiKey, fields: tuple[str, ...], known: dict[str, Any]) -> 
         for name in fields
         if (known.get(name) or None) != (new[name] or None)
     }
-
-
-def _place(location: LeakLocation, *, revoked: bool) -> dict[str, Any]:
-    return asdict(location) | {"revoked": revoked}

@@ -20,7 +20,7 @@ from .config import ConfigStore
 from .credentials import begin_credential_write, replace_password
 from .names import normalised_username
 from .passwords import Passwords, check_password, normalised
-from .sessions import LoggedIn, Sessions, end_sessions, require_open
+from .sessions import LoggedIn, Sessions, require_open
 from .throttle import LoginThrottle
 from .users import StoredPassword, User, Users
 
@@ -196,11 +196,5 @@ class Login:
                 return None
             if replaced is not None:
                 await require_open(change, replaced)
-                ended = schema.sessions.c.id == replaced.session_id
-                await end_sessions(change, replaced.owner.id, ended)
-            return await self.sessions.start(
-                change,
-                stored.user,
-                config,
-                details=None if replaced is None else {"replaced": replaced.session_id},
-            )
+            replaces = None if replaced is None else replaced.session_id
+            return await self.sessions.start(change, stored.user, config, replaces=replaces)

@@ -157,6 +157,7 @@ class Sessions(Flushing):
         config: ServiceConfig,
         *,
         details: Mapping[str, Any] | None = None,
+        replaces: str | None = None,
         authenticated_at: datetime | None = None,
         id_token: str | None = None,
         provider_sid: str | None = None,
@@ -168,6 +169,7 @@ class Sessions(Flushing):
             user: The user.
             config: The limits of the session.
             details: The details of the audit entry.
+            replaces: The id of a session to end, if it is this user's; then wait for the leases after the change.
             authenticated_at: The time of the login; now by default.
             id_token: The identity provider's ID token, which a logout there needs.
             provider_sid: The session at the provider, whose end also ends this session.
@@ -175,6 +177,10 @@ class Sessions(Flushing):
         now, session_id = change.now, new_id("ses")
         lifetime = config.session_lifetime_minutes * _MINUTE
         authenticated_at = now if authenticated_at is None else min(authenticated_at, now)
+        more = dict(details or {})
+        # A client may have chosen the cookie that names this session.
+        if replaces is not None and await end_sessions(change, user.id, _SESSIONS.id == replaces):
+            more["replaced"] = replaces
         await change.connection.execute(
             insert(schema.sessions).values(
                 id=session_id,
@@ -196,7 +202,7 @@ class Sessions(Flushing):
             authenticated_at,
             session_id=session_id,
         )
-        await replace(change, by=begun).record("login.succeeded", user.id, **(details or {}))
+        await replace(change, by=begun).record("login.succeeded", user.id, **more)
         token = self._tokens.issue(
             subject=user.id,
             now=now,

@@ -17,7 +17,6 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
@@ -217,7 +216,6 @@ class PublicThrottle:
         return {f"{self._purpose}/{throttled_network(request_address())}": self._most}
 
 
-@lru_cache(maxsize=1024)
 def throttled_network(address: str | None) -> str:
     """The network that counts as one client: an IPv4 address, or the /64 of one IPv6 subscriber."""
     try:

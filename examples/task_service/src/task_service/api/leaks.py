@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 from fastapi import APIRouter
 from httpx2 import AsyncClient
-from starlette.requests import Request
 
 from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.leaks import AsyncGitHubLeakReceiver
@@ -43,16 +41,9 @@ def leak_routers(
         auth.authenticator, fetch_keys=partial(fetch_github_keys, keys_url)
     )
     return (
-        auth.revocation_route(path="/api/revoke", throttle=_by_address(revocations)),
-        auth.leak_route(receiver, path="/api/leaks/github", throttle=_by_address(reports)),
+        auth.revocation_route(path="/api/revoke", throttle=lambda _: revocations.count()),
+        auth.leak_route(receiver, path="/api/leaks/github", throttle=lambda _: reports.count()),
     )
-
-
-def _by_address(throttle: PublicThrottle) -> Callable[[Request], Awaitable[None]]:
-    async def count(_request: Request) -> None:
-        await throttle.count()
-
-    return count
 
 
 async def fetch_github_keys(url: str) -> bytes:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -186,26 +187,28 @@ class Pages:
         """The routes of the pages and their static files, without entries in the OpenAPI document."""
         router = APIRouter(include_in_schema=False)
 
-        def route(path: str, endpoint: _Endpoint, *methods: str) -> None:
-            router.add_route(path, endpoint, methods=list(methods), include_in_schema=False)
+        def route(path: str, endpoint: _Endpoint, method: str = "GET") -> None:
+            router.add_route(path, endpoint, methods=[method], include_in_schema=False)
 
-        route("/", self._root, "GET")
-        route("/login", self._with_problem_page(self._login_form), "GET")
-        route("/login", self._with_problem_page(self._log_in), "POST")
+        def page(path: str, endpoint: _Endpoint, method: str = "GET") -> None:
+            route(path, self._with_problem_page(endpoint), method)
+
+        route("/", self._root)
+        page("/login", self._login_form)
+        page("/login", self._log_in, "POST")
         if self._oidc is not None:
-            at_provider = self._with_problem_page(self._go_to_provider(self._oidc))
-            route("/login/oidc", at_provider, "GET")
-            route(CALLBACK, self._with_problem_page(self._come_from_provider(self._oidc)), "GET")
+            page("/login/oidc", partial(self._go_to_provider, self._oidc))
+            page(CALLBACK, partial(self._come_from_provider, self._oidc))
             # The provider itself sends this request, and reads no page.
-            route(LOGOUT, self._log_out_at_provider(self._oidc), "POST")
-        route("/logout", self._with_problem_page(self._log_out), "POST")
-        route("/set-password", self._set_password, "GET")
-        for page in _PAGES:
-            route(page.path, self._with_problem_page(self._behind_login(page)), "GET")
+            route(LOGOUT, partial(self._log_out_at_provider, self._oidc), "POST")
+        page("/logout", self._log_out, "POST")
+        route("/set-password", self._set_password)
+        for each in _PAGES:
+            page(each.path, partial(self._behind_login, each))
         for assets in (self._assets, self._vendor):
-            route(assets.route, assets.serve, "GET")
+            route(assets.route, assets.serve)
         # Browsers request the icon when they show a response that is not a page.
-        route("/favicon.ico", self._icon, "GET")
+        route("/favicon.ico", self._icon)
         return router
 
     def _render(
@@ -265,46 +268,37 @@ class Pages:
             return RedirectResponse(target, HTTPStatus.SEE_OTHER)
         return self._render("login.html", target=target, reason=reason, username="")
 
-    def _go_to_provider(self, oidc: OidcLogin) -> _Endpoint:
-        async def go(request: Request) -> Response:
-            principal = await self.principal(request)
-            answer = await oidc.begin(
-                request,
-                local_path(request.query_params.get("next")),
-                replaces=None if principal is None else principal.session_id,
-                fresh="fresh" in request.query_params,
+    async def _go_to_provider(self, oidc: OidcLogin, request: Request) -> Response:
+        principal = await self.principal(request)
+        answer = await oidc.begin(
+            request,
+            local_path(request.query_params.get("next")),
+            replaces=None if principal is None else principal.session_id,
+            fresh="fresh" in request.query_params,
+        )
+        answer.headers["cache-control"] = "no-store"
+        return answer
+
+    async def _come_from_provider(self, oidc: OidcLogin, request: Request) -> Response:
+        target = local_path(request.session.get("target"))
+        try:
+            login = await oidc.finish(request)
+        except (ProviderLoginRefused, ProviderUnavailable, TooManyAttempts) as problem:
+            return self._render(
+                "login.html", problem=problem, target=target, reason=None, username=""
             )
-            answer.headers["cache-control"] = "no-store"
-            return answer
+        # The service's own page: after a redirect from another site browsers send no SameSite=Strict cookie.
+        answer = self._render("continue.html", target=target)
+        login_cookie.write(answer, login.token, max_age=login.expires_in)
+        return answer
 
-        return go
-
-    def _come_from_provider(self, oidc: OidcLogin) -> _Endpoint:
-        async def come(request: Request) -> Response:
-            target = local_path(request.session.get("target"))
-            try:
-                login = await oidc.finish(request)
-            except (ProviderLoginRefused, ProviderUnavailable, TooManyAttempts) as problem:
-                return self._render(
-                    "login.html", problem=problem, target=target, reason=None, username=""
-                )
-            # The service's own page: after a redirect from another site browsers send no SameSite=Strict cookie.
-            answer = self._render("continue.html", target=target)
-            login_cookie.write(answer, login.token, max_age=login.expires_in)
-            return answer
-
-        return come
-
-    def _log_out_at_provider(self, oidc: OidcLogin) -> _Endpoint:
-        async def log_out(request: Request) -> Response:
-            form = await request.form(max_files=0, max_fields=10)
-            sent = form.getlist("logout_token")
-            if len(sent) != 1 or not isinstance(sent[0], str):
-                raise LogoutRefused
-            await oidc.log_out(sent[0])
-            return Response(headers={"Cache-Control": "no-store"})
-
-        return log_out
+    async def _log_out_at_provider(self, oidc: OidcLogin, request: Request) -> Response:
+        form = await request.form(max_files=0, max_fields=10)
+        sent = form.getlist("logout_token")
+        if len(sent) != 1 or not isinstance(sent[0], str):
+            raise LogoutRefused
+        await oidc.log_out(sent[0])
+        return Response(headers={"Cache-Control": "no-store"})
 
     async def _log_in(self, request: Request) -> Response:
         if from_another_site(request):
@@ -353,36 +347,31 @@ class Pages:
     async def _set_password(self, request: Request) -> Response:
         return self._render("set-password.html")
 
-    def _behind_login(self, page: _Page) -> _Endpoint:
-        async def show(request: Request) -> Response:
-            principal = await self.principal(request)
-            if principal is None:
-                return self._to_login(request)
-            if page.permission is not None and page.permission not in principal.permissions:
-                raise PermissionDenied([page.permission])
-            # On the pages of a service account's keys the account's permissions count.
-            account = request.path_params.get("account_id")
-            permissions = principal.permissions if account is None else PERMISSIONS
-            answer = self._render(
-                page.template,
-                principal=principal,
-                path=request.url.path,
-                params=request.path_params,
-                account=account,
-                lifetimes=_lifetimes(await self._key_limits()),
-                key_permissions=[
-                    (name, words) for name, words in KEY_PERMISSIONS.items() if name in permissions
-                ],
-                key_presets=[
-                    preset for preset in _KEY_PRESETS if permissions.issuperset(preset[2])
-                ],
-                usual_preset=_USUAL_PRESET,
-                settings=_SETTINGS,
-            )
-            answer.headers["content-security-policy"] = page.policy
-            return answer
-
-        return show
+    async def _behind_login(self, page: _Page, request: Request) -> Response:
+        principal = await self.principal(request)
+        if principal is None:
+            return self._to_login(request)
+        if page.permission is not None and page.permission not in principal.permissions:
+            raise PermissionDenied([page.permission])
+        # On the pages of a service account's keys the account's permissions count.
+        account = request.path_params.get("account_id")
+        permissions = principal.permissions if account is None else PERMISSIONS
+        answer = self._render(
+            page.template,
+            principal=principal,
+            path=request.url.path,
+            params=request.path_params,
+            account=account,
+            lifetimes=_lifetimes(await self._key_limits()),
+            key_permissions=[
+                (name, words) for name, words in KEY_PERMISSIONS.items() if name in permissions
+            ],
+            key_presets=[preset for preset in _KEY_PRESETS if permissions.issuperset(preset[2])],
+            usual_preset=_USUAL_PRESET,
+            settings=_SETTINGS,
+        )
+        answer.headers["content-security-policy"] = page.policy
+        return answer
 
     def _to_login(self, request: Request) -> Response:
         # The browser sends no SameSite=Strict cookie for a link on another site. This page loads the same address again,
