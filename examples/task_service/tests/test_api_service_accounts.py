@@ -89,6 +89,7 @@ async def test_a_bad_one_is_refused(admin: Caller) -> None:
         ({"name": "a b"}, {"name"}),
         ({"name": 1}, {"name"}),
         ({"name": "bot", "description": "x" * 501}, {"description"}),
+        ({"name": "bot", "description": "two\nlines"}, {"description"}),
         ({"name": "bot", "role": "admin"}, {"role"}),
         ({"name": "bot", "password": "nine violet submarines"}, {"password"}),
     ):

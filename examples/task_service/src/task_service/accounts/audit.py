@@ -135,14 +135,16 @@ class Audit:
             target: The id of the changed object.
             details: Other facts; texts that look like a key or a token are masked.
         """
+        kind, actor_id, credential_id = "none" if anonymous else "system", None, None
+        if principal is not None:
+            kind, actor_id = principal.kind.value, principal.owner.id
+            credential_id = principal.key_id or principal.session_id
         return {
             "at": self._clock.now(),
             "action": action,
-            "actor_id": None if principal is None else principal.owner.id,
-            "credential_kind": _kind(principal, anonymous),
-            "credential_id": None
-            if principal is None
-            else principal.key_id or principal.session_id,
+            "actor_id": actor_id,
+            "credential_kind": kind,
+            "credential_id": credential_id,
             "target": target,
             "address": request_address(),
             "details": redacted(details or {}),
@@ -204,22 +206,30 @@ class Audit:
             if len(ids) < _PURGED_AT_ONCE:
                 return deleted
 
-    async def list(
-        self,
-        query: AuditQuery,
-        page: PageRequest = FIRST_PAGE,
-    ) -> Page[AuditEntry]:
+    async def list(self, query: AuditQuery, wanted: PageRequest = FIRST_PAGE) -> Page[AuditEntry]:
         """A page of entries, newest first.
 
         Args:
             query: The filter.
-            page: The page, of at most 200 entries.
+            wanted: The page, of at most 200 entries.
 
         Raises:
             InputInvalid: Field `cursor`.
         """
-        paging = Paging(_NEWEST, query, page)
-        return await self._page(query, paging)
+        paging = Paging(_NEWEST, query, wanted)
+        statement = (
+            select(schema.audit, _USERS.username)
+            .outerjoin_from(schema.audit, schema.users, _USERS.id == _AUDIT.actor_id)
+            .where(*_conditions(query))
+        )
+        async with self._db.read() as connection:
+            page = await paging.read(connection, statement, _entry)
+            used = [each.credential for each in page.items if each.credential.kind == "api_key"]
+            named = select(_KEYS.id, _KEYS.name).where(_KEYS.id.in_({each.id for each in used}))
+            names = {row.id: row.name for row in await connection.execute(named)} if used else {}
+        for each in used:
+            each.name = names.get(each.id)
+        return page
 
     async def pages(self, query: AuditQuery) -> AsyncGenerator[Sequence[AuditEntry]]:
         """All entries of a query, newest first. Each page is read on demand.
@@ -229,28 +239,11 @@ class Audit:
         """
         cursor: str | None = None
         while True:
-            wanted = PageRequest(cursor, EXPORT_PAGE)
-            paging = Paging(_NEWEST, query, wanted)
-            page = await self._page(query, paging)
+            page = await self.list(query, PageRequest(cursor, EXPORT_PAGE))
             yield page.items
             cursor = page.next_cursor
             if cursor is None:
                 return
-
-    async def _page(self, query: AuditQuery, paging: Paging) -> Page[AuditEntry]:
-        wanted = (
-            select(schema.audit, _USERS.username)
-            .outerjoin_from(schema.audit, schema.users, _USERS.id == _AUDIT.actor_id)
-            .where(*_conditions(query))
-        )
-        async with self._db.read() as connection:
-            page = await paging.read(connection, wanted, _entry)
-            used = [each.credential for each in page.items if each.credential.kind == "api_key"]
-            named = select(_KEYS.id, _KEYS.name).where(_KEYS.id.in_({each.id for each in used}))
-            names = {row.id: row.name for row in await connection.execute(named)} if used else {}
-        for each in used:
-            each.name = names.get(each.id)
-        return page
 
 
 def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
@@ -275,12 +268,6 @@ def _conditions(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
         yield _AUDIT.at >= query.since
     if query.until is not None:
         yield _AUDIT.at < query.until
-
-
-def _kind(principal: Principal[Any] | None, anonymous: bool) -> str:
-    if principal is not None:
-        return principal.kind.value
-    return "none" if anonymous else "system"
 
 
 def _entry(row: Row[Any]) -> AuditEntry:

@@ -14,13 +14,15 @@ import threading
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache, partial
 from importlib import resources
 from itertools import combinations
 from typing import Final, TypeVar
 
-from argon2 import Parameters, PasswordHasher, Type
+from argon2 import Parameters, PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
+from argon2.profiles import RFC_9106_LOW_MEMORY
 
 from msk_auth.errors import InputInvalid, TooManyAttempts
 
@@ -31,15 +33,7 @@ T = TypeVar("T")
 MIN_LENGTH: Final = 12
 MAX_LENGTH: Final = 128
 
-OWASP: Final = Parameters(
-    type=Type.ID,
-    version=19,
-    salt_len=16,
-    hash_len=32,
-    time_cost=2,
-    memory_cost=19_456,
-    parallelism=1,
-)
+OWASP: Final = replace(RFC_9106_LOW_MEMORY, time_cost=2, memory_cost=19_456, parallelism=1)
 """OWASP's Password Storage Cheat Sheet: m=19 MiB, t=2, p=1."""
 
 # The most waiting hashes for each worker: about a second of work. Further requests get 429 with Retry-After.
@@ -112,7 +106,8 @@ class Passwords:
 
     def _matches(self, password: str, encoded: str) -> bool:
         try:
-            return self._hasher.verify(encoded, _encoded(password))
+            # JSON can contain a lone surrogate. Such a wrong password takes as long as any other.
+            return self._hasher.verify(encoded, password.encode("utf-8", "surrogatepass"))
         except VerifyMismatchError:
             return False
         except (InvalidHashError, VerificationError):
@@ -159,11 +154,6 @@ def check_password(password: str, username: str, *, field: str = "password") -> 
 def normalised(password: str) -> str:
     """A password in Unicode's NFC, so that all keyboards produce the same text."""
     return unicodedata.normalize("NFC", password)
-
-
-def _encoded(password: str) -> bytes:
-    # JSON can contain a lone surrogate. Such a wrong password takes as long as any other.
-    return password.encode("utf-8", "surrogatepass")
 
 
 def _pieces(password: str) -> set[str]:

@@ -17,7 +17,6 @@ from sqlalchemy import ColumnElement, Select, func, insert, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth import AsyncAuthenticator, KeyStatus, Owner, Principal
-from msk_auth.errors import InputInvalid
 from task_service.db import schema
 from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging
 from task_service.errors import ServiceAccountNotFound
@@ -37,8 +36,6 @@ from .users import (
     set_disabled,
     write_user,
 )
-
-MAX_DESCRIPTION: Final = 500
 
 _ROLE: Final = "user"
 
@@ -85,9 +82,7 @@ class ServiceAccounts:
     accounts: Accounts
 
     async def list(
-        self,
-        query: AccountQuery,
-        page: PageRequest = FIRST_PAGE,
+        self, query: AccountQuery, page: PageRequest = FIRST_PAGE
     ) -> Page[ServiceAccount]:
         """A page of service accounts, by name. Deleted ones are left out.
 
@@ -119,16 +114,15 @@ class ServiceAccounts:
 
         Args:
             name: The name, with the rules of a user's name.
-            description: Its purpose, in at most 500 characters.
+            description: Its purpose.
             by: The administrator; None means the service itself or its command line.
 
         Raises:
-            InputInvalid: The name or the description is not acceptable.
+            InputInvalid: The name is not acceptable.
             UsernameTaken: A user or a service account has this name.
             Problem: As for :func:`begin_administration`.
         """
         checked = check_name(name, field="name")
-        text = _check_description(description)
         account_id = new_id(SERVICE_ACCOUNT)
         async with name_taken(), self.accounts.change(by) as change:
             await begin_administration(change)
@@ -138,7 +132,7 @@ class ServiceAccounts:
                     username=checked,
                     roles=[_ROLE],
                     service_account=True,
-                    description=text,
+                    description=description or None,
                     created_at=change.now,
                 )
             )
@@ -165,11 +159,10 @@ class ServiceAccounts:
             disabled: None changes nothing.
 
         Raises:
-            InputInvalid: The description is not acceptable.
             ServiceAccountNotFound: There is no such service account.
             Problem: As :func:`begin_administration`.
         """
-        text = _check_description(description)
+        text = description or None
         async with self.accounts.narrow(by) as change:
             await begin_administration(change)
             before = await self._read(change.connection, account_id)
@@ -243,18 +236,3 @@ class ServiceAccounts:
             if row is not None:
                 return ServiceAccount.model_validate(row)
         raise ServiceAccountNotFound
-
-
-def _check_description(description: str | None) -> str | None:
-    """A description for the database; None if it is empty.
-
-    Raises:
-        InputInvalid: Field `description`.
-    """
-    text = (description or "").strip()
-    if len(text) > MAX_DESCRIPTION or not text.isprintable():
-        raise InputInvalid.of(
-            "description",
-            f"Write at most {MAX_DESCRIPTION} visible characters, on one line.",
-        )
-    return text or None

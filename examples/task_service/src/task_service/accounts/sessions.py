@@ -13,26 +13,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Row,
-    Select,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Row, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import (
-    CredentialKind,
-    Principal,
-    Session,
-    TokenProfile,
-)
+from msk_auth import CredentialKind, Principal, Session, TokenProfile
 from msk_auth.errors import CredentialRefused, StoreUnavailable
 from task_service.background import Flushing
 from task_service.db import schema

@@ -195,22 +195,28 @@ class Users:
         Raises:
             StoreUnavailable: The database does not answer.
         """
-        wanted = set(user_ids)
-        if not wanted:
-            return {}
-        found = select(schema.users).where(_USERS.id.in_(wanted))
+        found = select(schema.users).where(_USERS.id.in_(set(user_ids)))
         async with self._accounts.db.read() as connection:
             return {row.id: user_of(row) for row in await connection.execute(found)}
 
     async def find_password(self, username: str) -> StoredPassword | None:
-        """See :func:`find_by_name`."""
+        """The user or service account with this name, and the password's hash; None if there is none.
+
+        A service account has no password, so a login with its name is refused like that of a user without a password.
+
+        Args:
+            username: The typed name.
+        """
+        name = normalised_username(username)
+        if not is_username(name):
+            return None
+        found = select(schema.users).where(_USERS.username == name)
         async with self._accounts.db.read() as connection:
-            return await find_by_name(connection, username)
+            row = (await connection.execute(found)).one_or_none()
+        return None if row is None else StoredPassword(user_of(row), row.password_hash)
 
     async def list(
-        self,
-        query: UserQuery = ALL_USERS,
-        page: PageRequest = FIRST_PAGE,
+        self, query: UserQuery = ALL_USERS, page: PageRequest = FIRST_PAGE
     ) -> Page[User]:
         """A page of users.
 
@@ -282,7 +288,7 @@ class Users:
         """
         await begin_administration(change)
         user_id, held = new_id("usr"), sorted(set(roles))
-        if _administers(held, False, password_hash is not None or external_login):
+        if ADMIN in held and (password_hash is not None or external_login):
             await void_first_links(change)
         await change.connection.execute(
             insert(schema.users).values(
@@ -334,7 +340,7 @@ class Users:
                 able = await administrators_of(connection, self._methods.admit_user())
                 if [user.id for user in able] == [user_id]:
                     raise LastAdministrator
-            if _administers(after_roles, after_disabled, before.can_log_in):
+            if ADMIN in after_roles and not after_disabled and before.can_log_in:
                 await void_first_links(change)
             if after_roles != before.roles:
                 await write_user(change, user_id, roles=list(after_roles))
@@ -371,11 +377,6 @@ async def name_taken() -> AsyncGenerator[None]:
         raise UsernameTaken from error
 
 
-def _administers(roles: Iterable[str], disabled: bool, can_log_in: bool) -> bool:
-    """True if such a user could log in and administer the service."""
-    return ADMIN in roles and not disabled and can_log_in
-
-
 async def administrators_of(
     connection: AsyncConnection, *conditions: ColumnElement[bool]
 ) -> list[User]:
@@ -400,23 +401,6 @@ async def read_user(connection: AsyncConnection, user_id: str) -> User:
         if row is not None:
             return user_of(row)
     raise UserNotFound
-
-
-async def find_by_name(connection: AsyncConnection, username: str) -> StoredPassword | None:
-    """The user or service account with this name, and the password's hash; None if there is none.
-
-    A service account has no password, so a login with its name is refused like that of a user without a password.
-
-    Args:
-        connection: The database.
-        username: The typed name.
-    """
-    name = normalised_username(username)
-    if not is_username(name):
-        return None
-    found = await connection.execute(select(schema.users).where(_USERS.username == name))
-    row = found.one_or_none()
-    return None if row is None else StoredPassword(user_of(row), row.password_hash)
 
 
 async def write_user(change: Change, user_id: str, **values: Any) -> None:

@@ -5,16 +5,12 @@
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from msk_auth import Principal, require_interactive
 from msk_auth.integrations.fastapi import FastAPIAuth
 from task_service.accounts.roles import MANAGE_USERS, RECENT_LOGIN
-from task_service.accounts.service_accounts import (
-    MAX_DESCRIPTION,
-    ServiceAccount,
-    ServiceAccounts,
-)
+from task_service.accounts.service_accounts import ServiceAccount, ServiceAccounts
 from task_service.accounts.users import SERVICE_ACCOUNT, AccountQuery, User
 from task_service.db.paging import Page
 from task_service.errors import ServiceAccountNotFound, UsernameTaken
@@ -29,14 +25,17 @@ _RECENT: Final = require_interactive(MANAGE_USERS, max_age=RECENT_LOGIN)
 AccountId = Annotated[str, path_id("accountId", SERVICE_ACCOUNT, "service account")]
 
 
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("Write visible characters, on one line.")
+    return text
+
+
 Description = Annotated[
     str,
-    Field(
-        json_schema_extra={
-            "maxLength": MAX_DESCRIPTION,
-            "pattern": r"^\s*[^\x00-\x1f\x7f-\x9f]*\s*$",
-        }
-    ),
+    StringConstraints(strip_whitespace=True, max_length=500),
+    AfterValidator(_one_line),
+    Field(json_schema_extra={"pattern": r"^\s*[^\x00-\x1f\x7f-\x9f]*\s*$"}),
 ]
 
 

@@ -50,7 +50,6 @@ from .assets import Assets
 _HERE = Path(__file__).parent
 _RENDERER = "swagger-ui-5.35.0/swagger-ui"
 _FIRST_PAGE = "/tasks"
-_DAY_SECONDS = 86_400
 _PRESET_DAYS = (30, 90, 365)
 _USUAL_DAYS = 90
 
@@ -180,6 +179,7 @@ class Pages:
         shared: dict[str, Any] = self._templates.globals
         shared["provider"] = None if oidc is None else oidc.name
         shared["passwords_on"] = login.passwords_on
+        shared["assets"] = self._assets
         shared["vendor"] = self._vendor
         shared["renderer"] = _RENDERER
 
@@ -214,9 +214,7 @@ class Pages:
     def _render(
         self, template: str, *, problem: Problem | None = None, **context: object
     ) -> HTMLResponse:
-        content = self._templates.get_template(template).render(
-            assets=self._assets, problem=problem, **context
-        )
+        content = self._templates.get_template(template).render(problem=problem, **context)
         answer = HTMLResponse(content, headers=dict(PAGE_HEADERS))
         if problem is not None:
             answer.status_code = problem.status
@@ -391,7 +389,7 @@ def _address(request: Request) -> str:
 def _lifetimes(limits: KeyLimits) -> dict[str, object]:
     """The lifetimes in the form for a new key, in days, and the one selected at first."""
     longest, default = (
-        None if limit is None else int(limit.total_seconds() // _DAY_SECONDS)
+        None if limit is None else limit.days
         for limit in (limits.max_lifetime, limits.default_lifetime)
     )
     presets = [days for days in _PRESET_DAYS if longest is None or days <= longest]
