@@ -119,7 +119,8 @@ def foreign_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
 
 
 def is_public(module: str, name: str) -> bool:
-    if f"{module}.{name}" in PUBLIC_MODULES:
+    # A test calls the command msk-auth in its own process.
+    if f"{module}.{name}" in {*PUBLIC_MODULES, "msk_auth.cli.main"}:
         return True
     return module in PUBLIC_MODULES and name in importlib.import_module(module).__all__
 
