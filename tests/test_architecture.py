@@ -97,13 +97,6 @@ def test_only_one_folder_of_http_awaits() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC_MODULES))
-def test_a_public_module_lists_its_public_names(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__all__
-    assert [public for public in module.__all__ if not hasattr(module, public)] == []
-
-
 def foreign_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
     """Line, module and name of everything that a file takes from `msk_auth`."""
     for node in ast.walk(tree):

@@ -36,13 +36,8 @@ def public_names(module: str) -> set[str]:
     return {f"{module}.{name}" for name in importlib.import_module(module).__all__}
 
 
-@pytest.mark.parametrize("module", sorted(PUBLIC_MODULES))
-def test_every_public_name_is_on_a_page_of_the_reference(module: str) -> None:
-    missing = public_names(module) - documented_names().keys()
-    assert not missing, "add `::: name` to a page of docs/reference/api"
-
-
-def test_only_public_names_are_documented_and_each_once() -> None:
+def test_every_public_name_is_documented_once_and_no_other() -> None:
+    # A name that is added is kept until the next major version: `::: name` on a page of docs/reference/api says so.
     public = set().union(*map(public_names, PUBLIC_MODULES))
     assert documented_names() == Counter(public)
 
