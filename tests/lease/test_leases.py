@@ -16,7 +16,6 @@ from msk_auth._async.leases import LeaseRegisterView, Leases
 from msk_auth._sync import leases as sync_leases
 from msk_auth._sync.leases import LeaseRegisterView as SyncRegisterView
 from msk_auth.core.authentication import Authenticated
-from msk_auth.core.store import RecordedLease
 from msk_auth.errors import ConfigurationError
 from msk_auth.leases import (
     DRIFT,
@@ -26,7 +25,7 @@ from msk_auth.leases import (
     seconds_to_wait,
     usual_header,
 )
-from msk_auth.stores import AsyncKeyStore
+from msk_auth.stores import AsyncKeyStore, RecordedLease
 from msk_auth.testing import FrozenClock
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

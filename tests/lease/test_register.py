@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from msk_auth._async.leases import LOOK_SECONDS, RECORD_SECONDS, LeaseRegisterView
-from msk_auth.core.store import RecordedLease
 from msk_auth.leases import DRIFT
+from msk_auth.stores import RecordedLease
 from msk_auth.testing import FrozenClock
 
 LEASE = timedelta(seconds=2)
