@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -52,17 +51,6 @@ from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 MakeWorld = Callable[..., World]
 MINUTE = timedelta(minutes=1)
 ON_A_LOOP = pytest.mark.anyio
-
-
-@pytest.fixture(params=["sync", "async"])
-def make_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
-    with ExitStack() as worlds:
-        yield lambda **options: worlds.enter_context(closing(World(request.param, **options)))
-
-
-@pytest.fixture
-def world(make_world: MakeWorld) -> World:
-    return make_world()
 
 
 # Fail closed (guarantee G5; ASVS 5.0, 16.5.2 and 16.5.3): an error is never an answer about the credential.

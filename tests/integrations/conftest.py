@@ -1,10 +1,13 @@
-"""Leaves out what is about a framework that is not installed."""
+"""Leaves out what is about a framework that is not installed, and runs an event loop for those that are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+
+from msk_auth.testing import BackgroundLoop
 
 FRAMEWORKS = {"fastapi", "flask", "litestar", "starlette"}
 INSTALLED = {name for name in FRAMEWORKS if find_spec(name) is not None}
@@ -39,6 +42,12 @@ if INSTALLED != FRAMEWORKS:
         "test_session.py",
         "test_way.py",
     ]
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[BackgroundLoop]:
+    with BackgroundLoop() as loop:
+        yield loop
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -27,12 +27,6 @@ from tests.integrations.adapters import ADAPTERS, Driver
 from msk_auth.testing import BackgroundLoop
 
 
-@pytest.fixture(scope="module")
-def loop() -> Iterator[BackgroundLoop]:
-    with BackgroundLoop() as loop:
-        yield loop
-
-
 class Contract(AdapterContract):
     """What takes several requests. The table of cases is put to all adapters in one test for each case, below."""
 

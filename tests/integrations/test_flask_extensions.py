@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -89,12 +89,6 @@ REPLACING: dict[str, Callable[..., Restful]] = {"restful": Restful, "restx": Res
 """Those that replace the application's handling of errors."""
 
 EXTENSIONS: dict[str, Callable[[Flask], Routes]] = {**REPLACING, "smorest": Smorest}
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[BackgroundLoop]:
-    with BackgroundLoop() as loop:
-        yield loop
 
 
 def driver_of(loop: BackgroundLoop, world: World, extension: str) -> Driver:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
@@ -142,12 +142,6 @@ class ToolDriver(Driver):
             changed[b"www-authenticate"] = plain.encode()
         kept = tuple((name, changed.get(name, value)) for name, value in reply.raw_headers)
         return Reply(reply.status, kept, reply.body)
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[BackgroundLoop]:
-    with BackgroundLoop() as loop:
-        yield loop
 
 
 _TOOLS = _tools(McpAuth(make_world().authenticator, resource=RESOURCE))

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from tests.contract.adapter import AdapterDriver, StreamContract, World
 from tests.integrations.adapters import ADAPTERS, Driver
 
 from msk_auth.testing import BackgroundLoop
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[BackgroundLoop]:
-    with BackgroundLoop() as loop:
-        yield loop
 
 
 class TestAdapters(StreamContract):

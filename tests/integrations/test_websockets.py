@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -108,12 +108,6 @@ class Driver:
         return Conversation(
             opened=True, received=received, close_code=last["code"], close_reason=last["reason"]
         )
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[BackgroundLoop]:
-    with BackgroundLoop() as loop:
-        yield loop
 
 
 class TestAdapters(WebSocketContract):
