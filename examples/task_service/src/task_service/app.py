@@ -24,7 +24,6 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 
 from . import background
 from .accounts.passwords import OWASP
-from .accounts.roles import RECENT_LOGIN
 from .accounts.throttle import LEAK_REPORTS, REVOCATIONS
 from .accounts.users import User
 from .api import openapi
@@ -124,7 +123,7 @@ def _routers(it: Services, auth: FastAPIAuth[User], pages: Pages) -> tuple[APIRo
         *keys_routers(auth, it.keys, it.key_activity, it.audit, it.runs),
         tasks_router(auth, it.tasks, it.runs, it.registry),
         runs_router(auth, it.runs, it.logs, stopping=it.stopping),
-        *admin_keys_routers(auth, it.users, it.keys, it.key_activity, recent_login=RECENT_LOGIN),
+        *admin_keys_routers(auth, it.users, it.keys, it.key_activity),
         service_accounts_router(auth, it.service_accounts),
         admin_router(
             auth,

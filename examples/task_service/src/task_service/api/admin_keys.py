@@ -2,8 +2,8 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of local names at run time.
 
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
@@ -15,12 +15,13 @@ from msk_auth.integrations.fastapi import FastAPIAuth
 from msk_auth.keys import KeyFilter
 from task_service.accounts.key_activity import ActivityReport, KeyActivity
 from task_service.accounts.key_list import KeyDocument, KeyList
-from task_service.accounts.roles import MANAGE_KEYS
+from task_service.accounts.roles import MANAGE_KEYS, RECENT_LOGIN
 from task_service.accounts.users import User, Users
+from task_service.db.paging import Cursor, Limit
 from task_service.errors import UserNotFound
 from task_service.validation import Time
 
-from .json_route import Cursor, Days, JsonRoute, Limit
+from .json_route import Days, JsonRoute
 from .openapi import problems
 
 PREFIX: Final = "/api/admin/keys"
@@ -49,12 +50,7 @@ class AnyKeyPageSchema(BaseModel):
 
 
 def admin_keys_routers(
-    auth: FastAPIAuth[User],
-    users: Users,
-    found: KeyList,
-    activity: KeyActivity,
-    *,
-    recent_login: timedelta,
+    auth: FastAPIAuth[User], users: Users, found: KeyList, activity: KeyActivity
 ) -> tuple[APIRouter, APIRouter]:
     """The list, and the routes that revoke keys.
 
@@ -63,12 +59,11 @@ def admin_keys_routers(
         users: The owners of the keys.
         found: Finds a key.
         activity: The keys' activity.
-        recent_login: The maximum age of a login that revokes a key.
     """
     keys = auth.authenticator.admin_keys(MANAGE_KEYS)
     revokes = auth.admin_key_routes(
         MANAGE_KEYS,
-        max_age=recent_login,
+        max_age=RECENT_LOGIN,
         prefix=PREFIX,
         operations=["revoke_any_keys", "revoke_any_key"],
         tags=_TAGS,
@@ -106,38 +101,32 @@ def admin_keys_routers(
             except UserNotFound:
                 return AnyKeyPageSchema(items=[], next_cursor=None)
         page = await keys.list_keys(principal, wanted, cursor=cursor, limit=limit)
-        owners = await users.by_id(record.owner_id for record in page.items)
-        at = auth.authenticator.clock.now()
-        return AnyKeyPageSchema(
-            items=[any_key(record, owners.get(record.owner_id), at) for record in page.items],
-            next_cursor=page.next_cursor,
-        )
+        return AnyKeyPageSchema(items=await shown(page.items), next_cursor=page.next_cursor)
 
     @router.get("/{key_id}", dependencies=[administrator], responses=problems(KeyNotFound))
-    async def get_any_key(
-        key_id: str,
-    ) -> AnyKeySchema:
+    async def get_any_key(key_id: str) -> AnyKeySchema:
         """Show an API key of any user, without its value."""
-        record = await found.get(key_id)
-        owners = await users.by_id([record.owner_id])
-        now = auth.authenticator.clock.now()
-        return any_key(record, owners.get(record.owner_id), now)
+        [key] = await shown([await found.get(key_id)])
+        return key
 
     @router.get("/{key_id}/activity", dependencies=[administrator], responses=problems(KeyNotFound))
-    async def get_any_key_activity(
-        key_id: str,
-        days: Days = 30,
-    ) -> ActivityReport:
+    async def get_any_key_activity(key_id: str, days: Days = 30) -> ActivityReport:
         """Read the numbers of accepted and refused requests of any user's key, on each of the last `days`."""
         record = await found.get(key_id)
         return await activity.report(record.id, days)
 
-    def any_key(record: ApiKey, owner: User | None, at: datetime) -> AnyKeySchema:
-        return AnyKeySchema.of(
-            record,
-            at,
-            owner_name=None if owner is None else owner.username,
-            owner_disabled=owner is None or owner.disabled,
-        )
+    async def shown(records: Sequence[ApiKey]) -> list[AnyKeySchema]:
+        owners = await users.by_id(record.owner_id for record in records)
+        now = auth.authenticator.clock.now()
+        return [
+            AnyKeySchema.of(
+                record,
+                now,
+                owner_name=None if owner is None else owner.username,
+                owner_disabled=owner is None or owner.disabled,
+            )
+            for record in records
+            for owner in [owners.get(record.owner_id)]
+        ]
 
     return router, revokes

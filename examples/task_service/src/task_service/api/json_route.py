@@ -37,25 +37,10 @@ Days = Annotated[int, Query(ge=1, le=3650)]
 """The query parameter for the number of days to look back, including today."""
 
 
-Cursor = Annotated[
-    str | None, Query(min_length=1, description="`next_cursor` of the previous page.")
-]
-"""The query parameter for a page's position."""
-
 IdempotencyKey = Annotated[
     str | None, Header(json_schema_extra={"pattern": r"^[\x21-\x7e]{1,255}$"})
 ]
 """The header of a request that may be repeated."""
-
-Limit = Annotated[int, Query(ge=1, le=200)]
-"""The query parameter for the maximum number of items on a page."""
-
-
-async def _page_request(
-    cursor: Cursor = None, limit: Limit = 50, count: bool = False
-) -> PageRequest:
-    return PageRequest(cursor, limit, count)
-
 
 NewName = Annotated[
     str,
@@ -68,7 +53,7 @@ NewName = Annotated[
 ]
 """The name of a new user or service account, as in the OpenAPI document. `check_name` explains why a name is invalid."""
 
-WantedPage = Annotated[PageRequest, Depends(_page_request)]
+WantedPage = Annotated[PageRequest, Depends()]
 """The query parameters of a listing: which page, and whether to count."""
 
 

@@ -53,6 +53,15 @@ class Page(BaseModel, Generic[T]):
         return f"{params[0].__name__}Page"
 
 
+Cursor = Annotated[
+    str | None, Field(min_length=1, description="`next_cursor` of the previous page.")
+]
+"""The query parameter for a page's position."""
+
+Limit = Annotated[int, Field(ge=1, le=200)]
+"""The query parameter for the maximum number of items on a page."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageRequest:
     """A request for a page of a listing.
@@ -63,8 +72,8 @@ class PageRequest:
         count: Also count the items of all pages.
     """
 
-    cursor: str | None = None
-    limit: int = 50
+    cursor: Cursor = None
+    limit: Limit = 50
     count: bool = False
 
 

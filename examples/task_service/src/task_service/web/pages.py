@@ -191,7 +191,13 @@ class Pages:
             router.add_route(path, endpoint, methods=[method], include_in_schema=False)
 
         def page(path: str, endpoint: _Endpoint, method: str = "GET") -> None:
-            route(path, self._with_problem_page(endpoint), method)
+            async def or_problem_page(request: Request) -> Response:
+                try:
+                    return await endpoint(request)
+                except Problem as problem:
+                    return await self.problem_page(request, problem)
+
+            route(path, or_problem_page, method)
 
         route("/", self._root)
         page("/login", self._login_form)
@@ -221,17 +227,6 @@ class Pages:
             if problem.retry_after is not None:
                 answer.headers["Retry-After"] = str(problem.retry_after)
         return answer
-
-    def _with_problem_page(self, endpoint: _Endpoint) -> _Endpoint:
-        """Render a problem as a page instead of a JSON document."""
-
-        async def with_problem_page(request: Request) -> Response:
-            try:
-                return await endpoint(request)
-            except Problem as problem:
-                return await self.problem_page(request, problem)
-
-        return with_problem_page
 
     async def principal(self, request: Request) -> Principal[User] | None:
         """The logged-in principal; None without a login.
