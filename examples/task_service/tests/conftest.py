@@ -12,9 +12,8 @@ import pytest
 from argon2.profiles import CHEAPEST
 from examples.task_service.tests.accounts_support import KINDS, World, world
 from examples.task_service.tests.oidc_provider import (
-    CLIENT_ID,
-    CLIENT_SECRET,
     TestProvider,
+    at_provider,
     running_provider,
     wait_for_a_busy_machine,
 )
@@ -147,13 +146,7 @@ async def service_at_provider(
     template: Path, logged_in: LoggedIn, provider: TestProvider
 ) -> AsyncIterator[Service]:
     """A service in which all people of the provider may log in."""
-    settings = {
-        "base_url": BASE_URL,
-        "oidc_issuer": provider.issuer,
-        "oidc_client_id": CLIENT_ID,
-        "oidc_client_secret": CLIENT_SECRET,
-        "oidc_users": "*",
-    }
+    settings = at_provider(provider)
     async with running_service(
         template, logged_in.place(), shared_routes=True, housekeeping=False, **settings
     ) as running:

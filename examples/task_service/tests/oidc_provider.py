@@ -25,6 +25,7 @@ from authlib.oauth2.rfc6749.grants import AuthorizationCodeGrant
 from authlib.oauth2.rfc7636 import CodeChallenge
 from authlib.oidc.core import AuthorizationCodeMixin
 from authlib.oidc.core.grants import OpenIDCode
+from examples.task_service.tests.service_support import BASE_URL
 from flask import Flask, redirect, request
 from joserfc import jws
 from joserfc.jwk import ECKey, KeySet
@@ -292,6 +293,17 @@ class _Quiet(WSGIRequestHandler):
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass
+
+
+def at_provider(provider: TestProvider) -> dict[str, Any]:
+    """The settings of a service in which all people of the provider may log in."""
+    return {
+        "base_url": BASE_URL,
+        "oidc_issuer": provider.issuer,
+        "oidc_client_id": CLIENT_ID,
+        "oidc_client_secret": CLIENT_SECRET,
+        "oidc_users": "*",
+    }
 
 
 def wait_for_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from examples.task_service.tests.oidc_provider import (
     CLIENT_ID,
     CLIENT_SECRET,
     TestProvider,
+    at_provider,
     running_provider,
     running_proxy,
     wait_for_a_busy_machine,
@@ -51,11 +52,7 @@ _PAGE = {"sec-fetch-site": "same-origin"}
 
 @pytest.fixture
 def settings(provider: TestProvider) -> dict[str, Any]:
-    return {
-        "base_url": BASE_URL,
-        "oidc_issuer": provider.issuer,
-        "oidc_client_id": CLIENT_ID,
-        "oidc_client_secret": CLIENT_SECRET,
+    return at_provider(provider) | {
         "oidc_users": "groups=tasks",
         "oidc_administrators": "groups=admins",
         "oidc_name": "Example <ID>",
@@ -67,7 +64,7 @@ async def service(
     template: Path, logged_in: LoggedIn, settings: dict[str, Any]
 ) -> AsyncIterator[Service]:
     async with running_service(
-        template, logged_in.place(), shared_routes=True, **settings
+        template, logged_in.place(), shared_routes=True, housekeeping=False, **settings
     ) as running:
         yield running
 

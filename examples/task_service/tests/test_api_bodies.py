@@ -43,6 +43,7 @@ BODIES = {
     "a huge member name": b'{"' + b"n" * 500_000 + b'": 1}',
     "many members": json.dumps({f"m{n}": n for n in range(50_000)}).encode(),
 }
+UNREADABLE = ("not JSON", "nested deeply", "not UTF-8", "NaN", "a member twice")
 ROUTES = [
     ("POST", "/api/keys"),
     ("POST", "/api/tasks"),
@@ -64,6 +65,16 @@ async def test_a_hostile_body_is_invalid_input(admin: Caller) -> None:
         assert status in {401, 404, 410, 413, 422}, (route, name, response.text[:300])
         assert len(response.content) < 20_000, (route, name)
     expect(await admin.get("/api/tasks"), 200)
+
+
+async def test_a_body_without_required_members_still_has_to_be_read(admin: Caller) -> None:
+    task = await admin.new_task()
+    me = expect(await admin.get("/api/auth/me"), 200)["user"]
+    paths = (f"/api/tasks/{task['id']}", f"/api/admin/users/{me['id']}", "/api/admin/config")
+    for name, path in itertools.product(UNREADABLE, paths):
+        response = await admin.request("PATCH", path, content=BODIES[name], headers=JSON)
+        assert wrong_fields(response) == {""}, (name, path)
+    assert expect(await admin.get(paths[0]), 200) == task
 
 
 async def test_unauthenticated_requests_are_refused_before_their_body_is_read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import configparser
 import fnmatch
 import json
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from examples.task_service.tests.faults.proxies import proxy
-from examples.task_service.tests.test_cli import serving
+from examples.task_service.tests.service_support import on_a_port, running_service
 from tests.ports import free_port
 
 from task_service.cli import main
@@ -131,9 +132,7 @@ def test_whatever_is_copied_into_the_image_exists_and_is_not_ignored() -> None:
         assert any(fnmatch.fnmatch(secret, line.replace("**/", "*/")) for line in ignored)
 
 
-def test_the_images_settings_are_settings_and_its_health_check_checks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_images_settings_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {
         name: value
         for name, value in image_environment().items()
@@ -143,18 +142,29 @@ def test_the_images_settings_are_settings_and_its_health_check_checks(
     volumes = [json.loads(words) for name, words in last_stage() if name == "VOLUME"]
     assert volumes == [[str(settings.data_dir)]]
     assert ("EXPOSE", str(settings.port)) in last_stage()
-    for name in environment:
-        monkeypatch.delenv(name)
+
+
+@pytest.mark.anyio
+async def test_the_images_health_check_checks(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program, *words = health_check()
     assert program == "python"
-    port = str(free_port())
-    # As in the image, except for the address: tests listen on this machine only.
-    with serving(tmp_path / "data", PORT=port, BASE_URL="https://tasks.example") as service:
-        monkeypatch.setenv("TASK_SERVICE_PORT", port)
-        assert subprocess.run([sys.executable, *words], check=False).returncode == 0
-        service.stop()
-    failed = subprocess.run([sys.executable, *words], check=False, capture_output=True)
-    assert failed.returncode == 1
+
+    async def exit_status() -> int:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, stderr=subprocess.DEVNULL
+        )
+        return await process.wait()
+
+    settings = {"base_url": "https://tasks.example"}
+    async with (
+        running_service(template, tmp_path / "data", shared_routes=True, **settings) as service,
+        on_a_port(service) as origin,
+    ):
+        monkeypatch.setenv("TASK_SERVICE_PORT", origin.rpartition(":")[2])
+        assert await exit_status() == 0
+    assert await exit_status() == 1
 
 
 def test_every_container_of_the_composition_is_confined(compose: Any) -> None:

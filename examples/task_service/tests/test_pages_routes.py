@@ -155,7 +155,9 @@ def test_a_link_on_another_site_reaches_the_page_with_the_strict_cookie(
 
 
 @pytest.mark.parametrize("path", ["/login", "/set-password", *PAGES])
-def test_every_page_is_sent_with_the_policy_and_kept_nowhere(world: World, path: str) -> None:
+def test_every_page_has_the_policy_is_kept_nowhere_and_says_that_it_needs_javascript(
+    world: World, path: str
+) -> None:
     if path in PAGES:
         world.log_in()
     answer = world.client.get(path)
@@ -164,15 +166,10 @@ def test_every_page_is_sent_with_the_policy_and_kept_nowhere(world: World, path:
     assert answer.headers["content-security-policy"] == policy
     assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["cross-origin-opener-policy"] == "same-origin"
-
-
-@pytest.mark.parametrize("path", ["/set-password", *PAGES])
-def test_every_page_that_needs_javascript_says_so_without_it(world: World, path: str) -> None:
-    """A form posts the login itself, so that its page needs none."""
-    if path in PAGES:
-        world.log_in()
-    (without,) = re.findall(r"<noscript>(.*)</noscript>", world.client.get(path).text)
-    assert "This page needs JavaScript" in without
+    # A form posts the login itself, so that its page needs no JavaScript.
+    without = re.findall(r"<noscript>(.*)</noscript>", answer.text)
+    assert len(without) == (path != "/login")
+    assert all("This page needs JavaScript" in each for each in without)
 
 
 def test_the_policy_lets_nothing_inline_nothing_foreign_and_no_frame() -> None:
