@@ -651,13 +651,6 @@ async def test_the_login_page_names_the_provider(service: Service) -> None:
     assert 'name="password"' in page
 
 
-async def test_without_a_provider_there_is_no_such_login(template: Path, tmp_path: Path) -> None:
-    async with running_service(template, tmp_path / "data") as service:
-        for path in ("/login/oidc", CALLBACK):
-            assert problem(await service.caller().get(path)) == (404, "not_found")
-        assert "/login/oidc" not in (await service.caller().get("/login")).text
-
-
 async def test_with_passwords_switched_off_the_provider_is_the_only_way(
     template: Path, tmp_path: Path, settings: dict[str, Any], provider: TestProvider
 ) -> None:

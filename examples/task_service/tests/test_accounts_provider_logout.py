@@ -26,7 +26,6 @@ from examples.task_service.tests.service_support import (
     Caller,
     Service,
     problem,
-    running_service,
 )
 from joserfc.jwk import ECKey, OctKey
 from sqlalchemy import func, insert, select
@@ -352,11 +351,6 @@ async def test_a_logout_while_the_person_logs_in_ends_the_login(
     async with service.services.db.read() as connection:
         found = await connection.scalars(select(schema.sessions.c.ended_at))
         assert list(found) == ([None] if admitted else [])
-
-
-async def test_without_a_provider_there_is_no_such_address(template: Path, tmp_path: Path) -> None:
-    async with running_service(template, tmp_path / "data") as service:
-        assert problem(await service.caller().post(LOGOUT)) == (404, "not_found")
 
 
 # On every database.

@@ -17,6 +17,8 @@ from examples.task_service.tests.service_support import (
     wrong_fields,
 )
 
+from task_service.provider_login import CALLBACK, LOGOUT
+
 pytestmark = pytest.mark.anyio
 
 NEW_PASSWORD = "nineteen paper boats"
@@ -245,6 +247,17 @@ async def test_the_page_logs_in_with_a_cookie_that_no_script_reads(service: Serv
     out = await browser.post("/logout", headers=headers | SAME_ORIGIN)
     assert (out.status_code, out.headers["location"]) == (303, "/login")
     assert problem(await browser.get("/api/auth/me", headers=headers)) == (401, "token_revoked")
+
+
+async def test_without_a_provider_there_is_no_login_there(service: Service) -> None:
+    stranger = service.caller()
+    for answered in (
+        await stranger.get("/login/oidc"),
+        await stranger.get(CALLBACK),
+        await stranger.post(LOGOUT),
+    ):
+        assert problem(answered) == (404, "not_found")
+    assert "/login/oidc" not in (await stranger.get("/login")).text
 
 
 async def test_another_site_can_use_the_cookie_for_nothing(service: Service, user: Caller) -> None:

@@ -215,6 +215,8 @@ async def test_a_listing_that_does_not_exist_is_refused(user: Caller) -> None:
         ("/api/tasks?search=a%00", "search"),
         ("/api/tasks?id=tsk_1&id=%00", "id"),
         ("/api/runs?owner=%00", "owner"),
+        ("/api/tasks?recent_runs=-1", "recent_runs"),
+        ("/api/tasks?recent_runs=21", "recent_runs"),
     ):
         assert wrong_fields(await user.get(path)) == {field}, path
 

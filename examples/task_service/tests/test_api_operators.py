@@ -17,7 +17,6 @@ from examples.task_service.tests.service_support import (
     secrets_in,
     wrong_fields,
 )
-from examples.task_service.tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -144,10 +143,7 @@ async def test_the_log_is_searched_by_the_name_of_the_actor(admin: Caller, user:
 # The system
 
 
-async def test_the_system_reports_versions_database_queue_and_leases(
-    service: Service, admin: Caller, user: Caller
-) -> None:
-    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)
+async def test_the_system_reports_versions_database_queue_and_leases(admin: Caller) -> None:
     idle = expect(await admin.get("/api/admin/system"), 200)
     assert idle["service"]["version"]
     assert idle["database"]["kind"] == "sqlite"
@@ -155,36 +151,5 @@ async def test_the_system_reports_versions_database_queue_and_leases(
     assert idle["database"]["size_bytes"] > 0
     assert idle["queue"] == {"queued": 0, "running": 0, "oldest_queued_at": None}
     assert idle["worker"]["elsewhere"] is None
+    assert idle["worker"]["concurrency"] >= 1
     assert idle["leases"] == []
-    task = await user.new_task(params={"argv": ["sleep", "30"]})
-    started = [expect(await user.post(f"/api/tasks/{task['id']}/run"), 202) for _ in range(5)]
-    concurrency = idle["worker"]["concurrency"]
-
-    async def is_busy() -> bool:
-        return expect(await admin.get("/api/admin/system"), 200)["queue"]["running"] == concurrency
-
-    await eventually(is_busy)
-    busy = expect(await admin.get("/api/admin/system"), 200)
-    assert busy["queue"]["queued"] == 5 - concurrency
-    assert busy["queue"]["oldest_queued_at"] == started[concurrency]["created_at"]
-    assert [lease["run_id"] for lease in busy["leases"]] == [
-        run["id"] for run in started[:concurrency]
-    ]
-    assert {lease["worker"] for lease in busy["leases"]} == {idle["worker"]["id"]}
-    for run in started:
-        expect(await user.post(f"/api/runs/{run['id']}/cancel"), 200)
-
-
-# Histories
-
-
-async def test_a_task_is_listed_with_as_many_of_its_runs_as_are_asked_for(user: Caller) -> None:
-    task = await user.new_task()
-    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
-    (listed,) = expect(await user.get("/api/tasks?recent_runs=3"), 200)["items"]
-    assert [each["id"] for each in listed["recent_runs"]] == [run["id"]]
-    (plain,) = expect(await user.get("/api/tasks"), 200)["items"]
-    assert "recent_runs" not in plain
-    for count in (-1, 21):
-        answer = await user.get(f"/api/tasks?recent_runs={count}")
-        assert wrong_fields(answer) == {"recent_runs"}

@@ -15,6 +15,9 @@ from examples.task_service.tests.service_support import (
     problem,
     wrong_fields,
 )
+from sqlalchemy import select
+
+from task_service.db.schema import runs
 
 pytestmark = pytest.mark.anyio
 
@@ -364,6 +367,10 @@ async def test_an_urgent_run_needs_its_permission(
     for ordinary in ("high", "normal", "low"):
         expect(await restricted.post(path, {"priority": ordinary}), 202)
     expect(await admin.post(path, urgent), 202)
+    async with service.services.db.read() as connection:
+        assert sorted(await connection.scalars(select(runs.c.rank))) == [-20, -10, 0, 10]
+    for body in ({"priority": "first"}, {"priority": 1}, {"speed": "high"}):
+        assert wrong_fields(await admin.post(path, body)) == body.keys()
 
 
 async def test_a_run_is_repeated_with_its_own_parameters_or_with_others(user: Caller) -> None:

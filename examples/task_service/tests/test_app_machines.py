@@ -25,7 +25,6 @@ from examples.task_service.tests.service_support import (
     run_elsewhere,
     running_service,
     running_worker,
-    wrong_fields,
 )
 from examples.task_service.tests.waiting import eventually
 from sqlalchemy import text
@@ -213,22 +212,6 @@ async def test_a_run_elsewhere_is_followed_cancelled_within_seconds_and_given_ba
         assert await worker.wait() == 0
         again = expect(await ada.get(f"/api/runs/{run['id']}"), 200)
         assert (again["state"], again["attempt"]) == ("queued", 0)
-
-
-async def test_a_priority_is_asked_for_and_shown_nowhere(deployment: Deployment) -> None:
-    async with deployment.process(execute_runs="never") as service:
-        ada = await service.log_in("ada", ADMIN_PASSWORD)
-        task = await ada.new_task()
-        path = f"/api/tasks/{task['id']}/run"
-        for body in ({"priority": "urgent"}, {"priority": "high"}, {"priority": "low"}, {}):
-            run = expect(await ada.post(path, body), 202)
-            assert "priority" not in run
-        async with service.services.db.read() as connection:
-            found = await connection.execute(text("SELECT rank FROM runs ORDER BY rank"))
-            assert [row.rank for row in found] == [-20, -10, 0, 10]
-        assert wrong_fields(await ada.post(path, {"priority": "first"})) == {"priority"}
-        assert wrong_fields(await ada.post(path, {"priority": 1})) == {"priority"}
-        assert wrong_fields(await ada.post(path, {"speed": "high"})) == {"speed"}
 
 
 async def test_a_process_with_other_secrets_does_not_serve(

@@ -150,19 +150,6 @@ async def test_another_command_is_refused(first: str) -> None:
     assert [error.field for error in refusal.value.errors] == ["params.argv"]
 
 
-async def test_the_list_is_read_each_time() -> None:
-    allowed = ["echo"]
-
-    async def allowed_commands() -> list[str]:
-        return allowed
-
-    handler = Command(HandlerEnvironment(allowed_commands=allowed_commands))
-    await handler.check(CommandParams(argv=["echo"]))
-    allowed.clear()
-    with pytest.raises(InputInvalid):
-        await handler.check(CommandParams(argv=["echo"]))
-
-
 @pytest.mark.parametrize(
     "argv",
     [

@@ -15,7 +15,6 @@ from examples.task_service.tests.accounts_support import KINDS
 from examples.task_service.tests.accounts_support import World as Accounts
 from examples.task_service.tests.accounts_support import world as accounts_world
 from examples.task_service.tests.runs_support import (
-    WORK,
     acquire,
     principal,
     to_be_stopped,
@@ -23,17 +22,13 @@ from examples.task_service.tests.runs_support import (
 from examples.task_service.tests.service_support import refused_with
 from sqlalchemy import select, update
 
-from msk_auth import SystemClock
 from msk_auth.errors import CredentialRefused
 from task_service.accounts.users import User
 from task_service.db.schema import runs as runs_table
 from task_service.db.schema import users as users_table
-from task_service.handlers import HandlerResult, RunContext
 from task_service.tasks.models import Run, RunState
 from task_service.tasks.next_run import OWNER_DISABLED
-from task_service.tasks.notifications import Notifications
-from task_service.tasks.runner import Runner
-from task_service.tasks.worker_runs import Outcome, WorkerRuns
+from task_service.tasks.worker_runs import Outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -141,33 +136,3 @@ async def test_no_run_is_left_when_requests_and_workers_race_with_disabling(it: 
         assert row.state in {RunState.RUNNING, RunState.CANCELLED}
         assert row.cancel_requested_at is not None
         assert row.error == OWNER_DISABLED
-
-
-async def test_a_worker_in_another_process_stops_the_handler(it: World) -> None:
-    began = asyncio.Event()
-
-    async def wait(_: RunContext) -> HandlerResult:
-        began.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    WORK["x"] = wait
-    runner = Runner(
-        WorkerRuns(it.db, SystemClock(), it.config, Notifications()),
-        it.parameters,
-        poll=timedelta(seconds=0.05),
-    )
-    stop = asyncio.Event()
-    working = asyncio.create_task(runner.run(stop, timedelta(0)))
-    try:
-        async with asyncio.timeout(60):
-            run = await it.queue()
-            await began.wait()
-            await it.disable()
-            while not (await it.get(run)).state.is_final:  # noqa: ASYNC110 - it is another machine's
-                await asyncio.sleep(0.01)
-    finally:
-        stop.set()
-        await working
-    over = await it.get(run)
-    assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)

@@ -82,11 +82,6 @@ async def it(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wo
         yield it
 
 
-async def test_a_run_of_an_active_key_starts(it: World) -> None:
-    run = await it.queue(await it.key())
-    assert (await acquire(it.worker())).run_id == run.id
-
-
 async def remove(it: World, key: CreatedKey) -> None:
     async with it.accounts.db.write() as connection:
         await connection.execute(delete(schema.api_keys))

@@ -87,16 +87,6 @@ async def test_the_timeout_is_the_tasks_but_never_above_the_administrators(
 # Idempotency-Key
 
 
-async def test_the_same_key_gives_the_same_run(world: World, task: Task) -> None:
-    first = await world.runs.request(ANN, task.id, idempotency_key="key")
-    await world.set(first, state="succeeded")
-    again = await world.runs.request(ANN, task.id, idempotency_key="key")
-    assert again == first.model_copy(update={"state": RunState.SUCCEEDED})
-    other = await world.runs.request(ANN, task.id, idempotency_key="KEY")
-    assert other.id != first.id
-    assert await count(world, runs_table) == 2
-
-
 async def test_another_user_may_use_the_same_key(world: World, task: Task) -> None:
     theirs = await world.new_task(BOB)
     first = await world.runs.request(ANN, task.id, idempotency_key="key")

@@ -756,26 +756,6 @@ async def test_a_run_that_cannot_be_finished_is_reclaimed(
     assert "cannot finish the run" in caplog.text
 
 
-async def test_several_runners_execute_each_run_once(world: World) -> None:
-    executed: list[str] = []
-
-    async def work(context: RunContext) -> HandlerResult:
-        executed.append(context.run_id)
-        await asyncio.sleep(0.01)
-        return HandlerResult(0)
-
-    runs = [await world.request(work) for _ in range(20)]
-    async with (
-        world.running(),
-        world.running(notifications=Notifications()),
-        world.running(notifications=Notifications()),
-    ):
-        for run in runs:
-            ended = await world.until(run)
-            assert (ended.state, ended.attempt) == (RunState.SUCCEEDED, 1)
-    assert sorted(executed) == sorted(run.id for run in runs)
-
-
 async def test_a_change_of_a_task_does_not_touch_its_queued_run(sqlite: World) -> None:
     WORK["y"] = doing(HandlerResult(9, "the new one"))
     run = await sqlite.request(doing(HandlerResult(0)))
