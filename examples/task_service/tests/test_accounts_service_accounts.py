@@ -21,7 +21,6 @@ from task_service.accounts.users import AccountQuery, User
 from task_service.db import schema
 from task_service.db.paging import PageRequest
 from task_service.errors import (
-    LoginFailed,
     ServiceAccountNotFound,
     UserNotFound,
 )
@@ -66,12 +65,6 @@ async def entries(services: Services, action: str) -> list[tuple[str, str | None
     ]
 
 
-# What one is
-
-
-# It never logs in
-
-
 async def test_the_database_gives_it_no_way_to_log_in(
     services: Services, bot: ServiceAccount
 ) -> None:
@@ -85,10 +78,6 @@ async def test_the_database_gives_it_no_way_to_log_in(
     with pytest.raises(IntegrityError):
         async with services.db.write() as connection:
             await connection.execute(person.values(service_account=True))
-    for typed in ("", PASSWORD, "deploy-bot"):
-        with pytest.raises(LoginFailed):
-            await services.login.log_in("deploy-bot", typed)
-    assert (await services.login.log_in("ada", PASSWORD)).user.username == "ada"
 
 
 async def test_a_link_that_someone_wrote_for_it_sets_no_password(
@@ -102,9 +91,6 @@ async def test_a_link_that_someone_wrote_for_it_sets_no_password(
         await services.invitations.check(link.token)
     with pytest.raises(UserNotFound):
         await services.invitations.redeem(link.token, "five amber windmills")
-
-
-# Its keys
 
 
 # Its end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -33,13 +33,9 @@ Read = Callable[[], str]
 
 
 @pytest.fixture
-def stderr(capsys: pytest.CaptureFixture[str]) -> Iterator[Read]:
-    """Reads what the process logged; the logging of the test run comes back afterwards."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield lambda: capsys.readouterr().err
-    root.handlers = handlers
-    root.setLevel(level)
+def stderr(capsys: pytest.CaptureFixture[str]) -> Read:
+    """Reads what the process logged."""
+    return lambda: capsys.readouterr().err
 
 
 def log_everything_wrongly() -> None:

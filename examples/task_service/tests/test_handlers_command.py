@@ -549,13 +549,6 @@ async def test_the_supervisor_ends_its_command_when_its_input_is_closed(tmp_path
     assert await asyncio.wait_for(process.wait(), 60) == 137
 
 
-async def test_the_supervisor_reports_a_program_that_cannot_be_started(tmp_path: Path) -> None:
-    process, hold = await supervised(tmp_path / "x", "none")
-    _, errors = await process.communicate()
-    os.close(hold)
-    assert (process.returncode, errors) == (126, b"none: No such file or directory\n")
-
-
 async def test_guard_and_supervisor_have_no_second_thread(tmp_path: Path) -> None:
     """Their exit status is the command's, and an interpreter that exits beside a thread of its own can crash."""
     process, hold = await supervised(tmp_path / "x", SH, "-c", "echo $PPID; exec sleep 600")

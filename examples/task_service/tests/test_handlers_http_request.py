@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from examples.task_service.tests.test_handlers_command import Log
 from pydantic import ValidationError
 
 from msk_auth import SystemClock
@@ -27,7 +28,6 @@ from task_service.handlers import (
     LeaseLost,
     RunContext,
     RunLease,
-    Stream,
     outbound,
 )
 from task_service.handlers.http_request import (
@@ -40,18 +40,6 @@ from task_service.handlers.http_request import (
 pytestmark = pytest.mark.anyio
 
 LOOPBACK = (ip_network("127.0.0.1/32"),)
-
-
-class Log:
-    def __init__(self) -> None:
-        self.pieces: list[tuple[Stream, str]] = []
-        self.full = False
-
-    def write(self, stream: Stream, text: str) -> None:
-        self.pieces.append((stream, text))
-
-    def text(self, stream: Stream) -> str:
-        return "".join(text for each, text in self.pieces if each == stream)
 
 
 async def nothing_allowed() -> list[str]:

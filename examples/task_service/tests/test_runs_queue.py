@@ -24,6 +24,7 @@ from examples.task_service.tests.runs_support import (
     add_user,
     migrated,
 )
+from examples.task_service.tests.test_runs_runner import Blocker, within
 from examples.task_service.tests.waiting import eventually
 from procrastinate.exceptions import ConnectorException
 from sqlalchemy import func, select, text
@@ -279,25 +280,19 @@ async def test_the_job_of_a_killed_worker_is_deleted(deployment: Deployment) -> 
 
 
 async def test_a_worker_without_room_leaves_jobs_to_others(deployment: Deployment) -> None:
-    began, release = asyncio.Event(), asyncio.Event()
-
-    async def wait(_: RunContext) -> HandlerResult:
-        began.set()
-        await release.wait()
-        return HandlerResult(0)
-
-    work(wait)
+    blocker = Blocker()
+    work(blocker)
     async with deployment.machine(concurrency=1) as busy:
         await busy.has_looked.wait()
         first = await deployment.request()
-        await asyncio.wait_for(began.wait(), 60)
+        await within(blocker.started)
         async with deployment.machine(concurrency=1) as idle:
             await idle.has_looked.wait()
-            began.clear()
+            blocker.started.clear()
             second = await deployment.request()
-            await asyncio.wait_for(began.wait(), 60)
+            await within(blocker.started)
             assert (busy.notified, idle.notified) == (1, 1)
-            release.set()
+            blocker.release.set()
             for run in (first, second):
                 assert (await deployment.until_over(run)).state is RunState.SUCCEEDED
 
@@ -332,20 +327,14 @@ async def test_a_job_that_waits_for_room_gets_it_when_a_poll_finds_nothing(
 async def test_a_run_that_a_stopping_worker_releases_is_announced_again(
     deployment: Deployment,
 ) -> None:
-    began, release = asyncio.Event(), asyncio.Event()
-
-    async def wait(_: RunContext) -> HandlerResult:
-        began.set()
-        await release.wait()
-        return HandlerResult(0)
-
-    executed = work(wait)
+    blocker = Blocker()
+    executed = work(blocker)
     run = await deployment.request()
     async with deployment.machine():
-        await asyncio.wait_for(began.wait(), 60)
+        await within(blocker.started)
     assert (await deployment.runs.get(ANN, run.id)).state is RunState.QUEUED
     assert await deployment.jobs() == [(run.id, "todo")]
-    release.set()
+    blocker.release.set()
     async with deployment.machine():
         over = await deployment.until_over(run)
     assert (over.state, over.attempt) == (RunState.SUCCEEDED, 1)
