@@ -70,24 +70,31 @@ class TenantForm(NamedTuple):
 _URL: Final = TenantForm(r".+", "the issuer's URL")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
     """A provider.
 
-    Attributes:
+    Args:
+        tokens: The kinds of tokens. The first is accepted unless the application names another kind.
         issuers: The `iss` values of its tokens, with `{}` for the tenant and `{name}` for a group of the tenant's pattern. All
             are the same issuer; identities and the address of the keys use the first value.
         tenant: The format of a tenant.
-        tokens: The kinds of tokens. The first is accepted unless the application names another kind.
         is_of_tenant: Returns True if the claims name the tenant, if the issuer does not.
         keys_path: The path of the keys below the issuer; empty means by discovery.
     """
 
-    tokens: tuple[TokenRules, ...]
-    issuers: tuple[str, ...] = ("{}",)
-    tenant: TenantForm = _URL
-    is_of_tenant: Callable[[Claims, str], bool] = lambda _claims, _tenant: True
-    keys_path: str = ""
+    def __init__(
+        self,
+        *tokens: TokenRules,
+        issuers: tuple[str, ...] = ("{}",),
+        tenant: TenantForm = _URL,
+        is_of_tenant: Callable[[Claims, str], bool] = lambda _claims, _tenant: True,
+        keys_path: str = "",
+    ) -> None:
+        self.tokens: Final = tokens
+        self.issuers: Final = issuers
+        self.tenant: Final = tenant
+        self.is_of_tenant: Final = is_of_tenant
+        self.keys_path: Final = keys_path
 
 
 _GUID: Final = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -229,207 +236,181 @@ class Provider(Enum):
     """An identity provider; `OIDC` is for every other provider with a discovery document, or with a key set that you pass."""
 
     OIDC = Row(
-        tokens=(
-            TokenRules(
-                kind="access",
-                is_person=never,
-                types=frozenset({None}) | _JWT | _AT_JWT,
-                kind_types=_AT_JWT,
-                is_kind=_is_access_token,
-            ),
-            TokenRules(kind="id", is_person=_has_nonce, is_kind=_is_id_token),
+        TokenRules(
+            kind="access",
+            is_person=never,
+            types=frozenset({None}) | _JWT | _AT_JWT,
+            kind_types=_AT_JWT,
+            is_kind=_is_access_token,
         ),
+        TokenRules(kind="id", is_person=_has_nonce, is_kind=_is_id_token),
     )
     AUTH0 = Row(
+        TokenRules(
+            kind="access",
+            is_person=_is_user_of_auth0,
+            types=_JWT | {"at+jwt"},
+            is_kind=_is_access_token_of_auth0,
+        ),
         issuers=("https://{}/",),
         tenant=_DOMAIN,
-        tokens=(
-            TokenRules(
-                kind="access",
-                is_person=_is_user_of_auth0,
-                types=_JWT | {"at+jwt"},
-                is_kind=_is_access_token_of_auth0,
-            ),
-        ),
     )
     ENTRA = Row(
+        # With continuous access evaluation a token lives for up to 28 hours.
+        TokenRules(
+            kind="access",
+            is_person=_is_user_of_entra,
+            types=_JWT,
+            requires=("azp", "azpacr"),
+            fixed={"ver": "2.0"},
+            is_kind=_is_unmarked,
+            max_lifetime=timedelta(hours=29),
+        ),
+        TokenRules(
+            kind="id",
+            is_person=_has_nonce,
+            types=_JWT,
+            fixed={"ver": "2.0"},
+            is_kind=_is_id_token_of_entra,
+            max_lifetime=timedelta(hours=29),
+        ),
         issuers=("https://login.microsoftonline.com/{}/v2.0",),
         tenant=TenantForm(
             _GUID, "a tenant's id. Give the GUID: users of any tenant may log in at 'common'"
         ),
-        # With continuous access evaluation a token lives for up to 28 hours.
-        tokens=(
-            TokenRules(
-                kind="access",
-                is_person=_is_user_of_entra,
-                types=_JWT,
-                requires=("azp", "azpacr"),
-                fixed={"ver": "2.0"},
-                is_kind=_is_unmarked,
-                max_lifetime=timedelta(hours=29),
-            ),
-            TokenRules(
-                kind="id",
-                is_person=_has_nonce,
-                types=_JWT,
-                fixed={"ver": "2.0"},
-                is_kind=_is_id_token_of_entra,
-                max_lifetime=timedelta(hours=29),
-            ),
-        ),
         is_of_tenant=lambda claims, tenant: claims.get("tid") == tenant,
     )
     OKTA = Row(
-        tokens=(
-            TokenRules(
-                kind="access",
-                is_person=_is_user_of_okta,
-                types=frozenset({None, "jwt", "application/okta-internal-at+jwt"}),
-                requires=("jti", "cid"),
-                is_kind=_is_access_token_of_okta,
-                # `sub` is the login name, which an administrator can give to another person.
-                subject=lambda claims: text(claims, "uid" if "uid" in claims else "sub"),
-            ),
-            TokenRules(
-                kind="id", is_person=_has_nonce, requires=("jti",), is_kind=_is_id_token_of_okta
-            ),
+        TokenRules(
+            kind="access",
+            is_person=_is_user_of_okta,
+            types=frozenset({None, "jwt", "application/okta-internal-at+jwt"}),
+            requires=("jti", "cid"),
+            is_kind=_is_access_token_of_okta,
+            # `sub` is the login name, which an administrator can give to another person.
+            subject=lambda claims: text(claims, "uid" if "uid" in claims else "sub"),
+        ),
+        TokenRules(
+            kind="id", is_person=_has_nonce, requires=("jti",), is_kind=_is_id_token_of_okta
         ),
     )
     GOOGLE = Row(
+        TokenRules(
+            kind="id",
+            is_person=_is_user_of_google,
+            types=_JWT,
+            is_kind=_is_id_token,
+            max_lifetime=timedelta(hours=2),
+        ),
         issuers=("https://accounts.google.com", "accounts.google.com"),
         tenant=TenantForm("", "empty. Name a Workspace domain with required={'hd': …}"),
-        tokens=(
-            TokenRules(
-                kind="id",
-                is_person=_is_user_of_google,
-                types=_JWT,
-                is_kind=_is_id_token,
-                max_lifetime=timedelta(hours=2),
-            ),
-        ),
     )
     KEYCLOAK = Row(
-        tokens=(
-            TokenRules(
-                kind="access",
-                is_person=_is_user_of_keycloak,
-                types=_JWT | {"at+jwt"},
-                requires=("azp",),
-                # `nonce` is in the access tokens of some versions.
-                fixed={"typ": "Bearer"},
-            ),
+        TokenRules(
+            kind="access",
+            is_person=_is_user_of_keycloak,
+            types=_JWT | {"at+jwt"},
+            requires=("azp",),
+            # `nonce` is in the access tokens of some versions.
+            fixed={"typ": "Bearer"},
         ),
     )
     COGNITO = Row(
+        TokenRules(
+            kind="access",
+            is_person=_is_user_of_cognito,
+            audience="client_id",
+            fixed={"token_use": "access"},
+        ),
+        TokenRules(kind="id", is_person=_has_nonce, fixed={"token_use": "id"}),
         issuers=("https://cognito-idp.{region}.amazonaws.com/{}",),
         tenant=TenantForm(
             r"(?P<region>[0-9A-Za-z-]+)_[0-9A-Za-z_-]+",
             "a user pool's id, such as eu-central-1_Ab1",
         ),
-        tokens=(
-            TokenRules(
-                kind="access",
-                is_person=_is_user_of_cognito,
-                audience="client_id",
-                fixed={"token_use": "access"},
-            ),
-            TokenRules(kind="id", is_person=_has_nonce, fixed={"token_use": "id"}),
-        ),
     )
     SUPABASE = Row(
+        TokenRules(
+            kind="session",
+            is_person=_is_user_of_supabase,
+            types=_JWT,
+            requires=("role", "session_id"),
+        ),
         issuers=("https://{}.supabase.co/auth/v1",),
         tenant=_NAME,
-        tokens=(
-            TokenRules(
-                kind="session",
-                is_person=_is_user_of_supabase,
-                types=_JWT,
-                requires=("role", "session_id"),
-            ),
-        ),
     )
     CLERK = Row(
+        TokenRules(
+            kind="session",
+            is_person=lambda claims: cast("str", claims["sub"]).startswith("user_"),
+            types=_JWT,
+            audience="azp",
+            requires=("sid",),
+            is_kind=lambda claims: claims.get("sts", "active") == "active",
+            authenticated_at=_login_at_clerk,
+            max_lifetime=timedelta(hours=1),
+        ),
         issuers=("https://{}",),
         tenant=_DOMAIN,
-        tokens=(
-            TokenRules(
-                kind="session",
-                is_person=lambda claims: cast("str", claims["sub"]).startswith("user_"),
-                types=_JWT,
-                audience="azp",
-                requires=("sid",),
-                is_kind=lambda claims: claims.get("sts", "active") == "active",
-                authenticated_at=_login_at_clerk,
-                max_lifetime=timedelta(hours=1),
-            ),
-        ),
     )
     FIREBASE = Row(
+        TokenRules(
+            kind="session",
+            is_person=_is_user_of_firebase,
+            types=_JWT,
+            is_kind=_is_token_of_firebase,
+            max_lifetime=timedelta(hours=2),
+        ),
         issuers=("https://securetoken.google.com/{}",),
         tenant=_NAME,
-        tokens=(
-            TokenRules(
-                kind="session",
-                is_person=_is_user_of_firebase,
-                types=_JWT,
-                is_kind=_is_token_of_firebase,
-                max_lifetime=timedelta(hours=2),
-            ),
-        ),
     )
     PINGONE = Row(
-        tokens=(
-            TokenRules(
-                kind="access",
-                is_person=_has_session,
-                types=frozenset({None, "jwt", "at+jwt"}),
-                requires=("client_id",),
-                is_kind=_is_unmarked,
-            ),
+        TokenRules(
+            kind="access",
+            is_person=_has_session,
+            types=frozenset({None, "jwt", "at+jwt"}),
+            requires=("client_id",),
+            is_kind=_is_unmarked,
         ),
     )
     CLOUDFLARE_ACCESS = Row(
+        TokenRules(
+            kind="session",
+            is_person=lambda claims: _has(claims, "identity_nonce"),
+            # The token of the whole team's session is `org`.
+            fixed={"type": "app"},
+            # A service token has an empty subject, and its client's id as its name.
+            subject=lambda claims: text(claims, "sub" if claims.get("sub") else "common_name"),
+        ),
         issuers=("https://{}",),
         tenant=_DOMAIN,
-        tokens=(
-            TokenRules(
-                kind="session",
-                is_person=lambda claims: _has(claims, "identity_nonce"),
-                # The token of the whole team's session is `org`.
-                fixed={"type": "app"},
-                # A service token has an empty subject, and its client's id as its name.
-                subject=lambda claims: text(claims, "sub" if claims.get("sub") else "common_name"),
-            ),
-        ),
         keys_path="/cdn-cgi/access/certs",
     )
     GITHUB_ACTIONS = Row(
+        TokenRules(
+            kind="job",
+            types=_JWT,
+            requires=("repository_id", "repository_owner", "repository_owner_id"),
+            max_lifetime=timedelta(hours=1),
+        ),
         issuers=("https://token.actions.githubusercontent.com",),
         tenant=_NAME,
-        tokens=(
-            TokenRules(
-                kind="job",
-                types=_JWT,
-                requires=("repository_id", "repository_owner", "repository_owner_id"),
-                max_lifetime=timedelta(hours=1),
-            ),
-        ),
         is_of_tenant=_is_of_owner_at_github,
     )
     BUILDKITE = Row(
+        TokenRules(kind="job", requires=("pipeline_slug", "job_id")),
         issuers=("https://agent.buildkite.com",),
         tenant=_NAME,
-        tokens=(TokenRules(kind="job", requires=("pipeline_slug", "job_id")),),
         is_of_tenant=_is_of_organisation_at_buildkite,
     )
     GITLAB_CI = Row(
+        TokenRules(kind="job", types=_JWT, requires=("project_id", "project_path")),
         issuers=("https://gitlab.com",),
         tenant=TenantForm(r"[^/]+(/[^/]+)*", "a group's path, such as 'acme' or 'acme/web'"),
-        tokens=(TokenRules(kind="job", types=_JWT, requires=("project_id", "project_path")),),
         is_of_tenant=_is_of_group_at_gitlab,
     )
     KUBERNETES = Row(
-        tokens=(TokenRules(kind="job", requires=("sub",), is_kind=_is_token_of_kubernetes),),
+        TokenRules(kind="job", requires=("sub",), is_kind=_is_token_of_kubernetes),
     )
 
 
