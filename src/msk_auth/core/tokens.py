@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeGuard, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from .errors import CredentialRefused
 from .model import ExternalIdentity
@@ -126,22 +126,20 @@ def _refuse_deep(raw: bytes) -> None:
 
 def _is_deep(raw: bytes) -> bool:
     try:
-        values: list[object] = [json.loads(raw)]
+        value: object = json.loads(raw)
     except RecursionError:  # pragma: no cover - Python 3.14 reads all that a token has room for
         return True
     except ValueError:
         return False
-    for _ in range(MAX_DEPTH):
-        values = [
-            member
-            for value in filter(_is_container, values)
-            for member in (value.values() if isinstance(value, dict) else value)
-        ]
-    return any(map(_is_container, values))
+    return _is_deeper(value, MAX_DEPTH)
 
 
-def _is_container(value: object) -> TypeGuard[dict[str, object] | list[object]]:
-    return isinstance(value, dict | list)
+def _is_deeper(value: object, depth: int) -> bool:
+    """True if a value has more than this number of objects and arrays within each other."""
+    if not isinstance(value, dict | list):
+        return False
+    members = cast("Iterable[object]", value.values() if isinstance(value, dict) else value)
+    return depth == 0 or any(_is_deeper(member, depth - 1) for member in members)
 
 
 def b64encode(raw: bytes) -> str:
