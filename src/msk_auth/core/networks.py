@@ -15,7 +15,7 @@ from ipaddress import (
     IPv6Address,
     IPv6Network,
     ip_address,
-    ip_network,
+    ip_interface,
 )
 from typing import Final, TypeAlias
 
@@ -39,16 +39,15 @@ def parse_network(text: str) -> Network:
     if re.fullmatch(NETWORK, text) is None:
         raise ValueError(f"This is not a network. {_EXAMPLE}")
     try:
-        return _as_ipv4(ip_network(text))
-    except ValueError:
-        pass
-    try:
-        meant = _as_ipv4(ip_network(text, strict=False))
+        given = ip_interface(text)
     except ValueError:
         raise ValueError(f"{text} is not a network. {_EXAMPLE}") from None
-    raise ValueError(
-        f"{text} has bits set behind the length of its prefix. Write {meant} for the whole network."
-    )
+    network = _as_ipv4(given.network)
+    if given.ip != given.network.network_address:
+        raise ValueError(
+            f"{text} has bits set behind the length of its prefix. Write {network} for the whole network."
+        )
+    return network
 
 
 def parse_address(text: str) -> Address | None:
