@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from tests.cases import refused_with
 
 from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
     CredentialKind,
+    Login,
     Owner,
     Session,
     SigningKey,
@@ -18,7 +23,13 @@ from msk_auth import (
 )
 from msk_auth.errors import ConfigurationError, LoginTooOld
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.testing import FrozenClock, async_key_headers, key_headers, login_headers
+from msk_auth.testing import (
+    BackgroundLoop,
+    FrozenClock,
+    async_key_headers,
+    key_headers,
+    login_headers,
+)
 
 ADA = Owner("ada", frozenset({"tasks:read", "tasks:run"}), "Ada")
 PROFILE = TokenProfile(
@@ -29,12 +40,29 @@ PROFILE = TokenProfile(
 )
 
 
-def make(**options: object) -> Authenticator[str]:
+def find_login(credential: str) -> Login | None:
+    return Login("ada") if credential == "own" else None
+
+
+# An application has tokens of its own, or functions that find logins.
+LOGINS = pytest.mark.parametrize(
+    "options", [{"tokens": PROFILE}, {"logins": [find_login]}], ids=["tokens", "logins"]
+)
+WHO = pytest.mark.parametrize("who", [ADA, "ada"], ids=["owner", "id"])
+
+
+def make(**options: Any) -> Authenticator[str]:
     return Authenticator(
-        MemoryKeyStore(),
-        find_owner={"ada": ADA}.get,
-        clock=FrozenClock(),
-        **{"tokens": PROFILE, **options},  # type: ignore[arg-type]
+        MemoryKeyStore(), find_owner={"ada": ADA}.get, clock=FrozenClock(), **options
+    )
+
+
+def make_async(**options: Any) -> AsyncAuthenticator[str]:
+    async def find_owner(owner_id: str) -> Owner[str] | None:
+        return {"ada": ADA}.get(owner_id)
+
+    return AsyncAuthenticator(
+        AsyncMemoryKeyStore(), find_owner=find_owner, clock=FrozenClock(), **options
     )
 
 
@@ -43,54 +71,91 @@ def value(headers: dict[str, str]) -> list[bytes]:
     return [headers["Authorization"].encode()]
 
 
-def test_a_login_is_interactive() -> None:
-    authenticator = make()
-    principal = authenticator.authenticate(value(login_headers(authenticator, ADA)))
+@LOGINS
+@WHO
+def test_a_login_is_interactive_and_may_have_been_long_ago(
+    who: Owner[str] | str, options: dict[str, Any]
+) -> None:
+    auth = make(**options)
+    principal = auth.authenticate(value(login_headers(auth, who)))
     assert (principal.owner, principal.kind) == (ADA, CredentialKind.INTERACTIVE)
-
-
-def test_a_login_may_have_been_long_ago() -> None:
-    authenticator = make()
-    headers = login_headers(authenticator, ADA, since=timedelta(hours=2))
-    principal = authenticator.authenticate(value(headers))
+    policy = require_interactive(max_age=timedelta(hours=1))
+    auth.authorize(principal, policy)
+    old = auth.authenticate(value(login_headers(auth, who, since=timedelta(hours=2))))
     with pytest.raises(LoginTooOld):
-        authenticator.authorize(principal, require_interactive(max_age=timedelta(hours=1)))
+        auth.authorize(old, policy)
+
+
+def test_the_applications_own_logins_go_on() -> None:
+    auth = make(logins=[find_login])
+    login_headers(auth, ADA)
+    assert auth.authenticate(["Bearer own"]).owner.id == "ada"
+    with refused_with("token_invalid"):
+        auth.authenticate(["Bearer nobody"])
 
 
 def test_a_login_names_its_session() -> None:
-    sessions = {"s1": Session("s1", "ada")}
-    authenticator = make(find_session=sessions.get)
-    principal = authenticator.authenticate(
-        value(login_headers(authenticator, ADA, session_id="s1"))
-    )
+    auth = make(tokens=PROFILE, find_session={"s1": Session("s1", "ada")}.get)
+    principal = auth.authenticate(value(login_headers(auth, ADA, session_id="s1")))
     assert principal.session_id == "s1"
     with pytest.raises(ConfigurationError, match="session_id"):
-        login_headers(authenticator, ADA)
+        login_headers(auth, ADA)
 
 
 def test_an_authenticator_of_keys_alone_has_no_logins() -> None:
     with pytest.raises(ConfigurationError, match="tokens="):
-        login_headers(make(tokens=()), ADA)
+        login_headers(make(), ADA)
 
 
-def test_a_key_is_no_login() -> None:
-    authenticator = make()
-    principal = authenticator.authenticate(
-        value(key_headers(authenticator, ADA, scopes=["tasks:read"]))
-    )
+@WHO
+def test_a_key_is_no_login(who: Owner[str] | str) -> None:
+    auth = make()
+    principal = auth.authenticate(value(key_headers(auth, who, scopes=["tasks:read"])))
     assert principal.kind is CredentialKind.API_KEY
     assert principal.permissions == {"tasks:read"}
+    assert auth.authenticate(value(key_headers(auth, who))).permissions == ADA.permissions
 
 
+@LOGINS
+@WHO
 @pytest.mark.anyio
-async def test_a_key_of_an_asynchronous_authenticator() -> None:
-    async def find_owner(owner_id: str) -> Owner[str] | None:
-        return ADA if owner_id == "ada" else None
+async def test_an_asynchronous_authenticator_has_both(
+    who: Owner[str] | str, options: dict[str, Any]
+) -> None:
+    auth = make_async(**options)
+    key = await auth.authenticate(value(await async_key_headers(auth, who)))
+    assert (key.kind, key.permissions) == (CredentialKind.API_KEY, ADA.permissions)
+    login = await auth.authenticate(value(login_headers(auth, who)))
+    assert (login.owner, login.kind) == (ADA, CredentialKind.INTERACTIVE)
 
-    authenticator = AsyncAuthenticator(
-        AsyncMemoryKeyStore(), find_owner=find_owner, tokens=PROFILE, clock=FrozenClock()
-    )
-    keyed = await authenticator.authenticate(value(await async_key_headers(authenticator, ADA)))
-    assert (keyed.kind, keyed.permissions) == (CredentialKind.API_KEY, ADA.permissions)
-    login = await authenticator.authenticate(value(login_headers(authenticator, ADA)))
-    assert login.kind is CredentialKind.INTERACTIVE
+
+class Portal:
+    """What test clients have: a loop in another thread."""
+
+    def __init__(self, loop: BackgroundLoop) -> None:
+        self._loop = loop
+        self.threads: set[int] = set()
+
+    def call(self, func: Callable[[], Any], /) -> Any:
+        async def run() -> Any:
+            self.threads.add(threading.get_ident())
+            return await func()
+
+        return self._loop.run(run())
+
+
+def test_a_synchronous_test_makes_the_key_on_the_loop_of_its_client() -> None:
+    auth = make_async()
+    with BackgroundLoop() as loop:
+        portal = Portal(loop)
+        headers = key_headers(auth, "ada", scopes=["tasks:read"], portal=portal)
+        principal = loop.run(auth.authenticate(value(headers)))
+    assert (principal.owner.id, principal.permissions) == ("ada", {"tasks:read"})
+    assert portal.threads.isdisjoint({threading.get_ident()})
+    assert len(portal.threads) == 1
+
+
+def test_without_a_portal_it_says_where_to_get_one() -> None:
+    # A client of Starlette that no `with` statement holds has None.
+    with pytest.raises(ConfigurationError, match=r"with TestClient\(app\) as client"):
+        key_headers(make_async(), "ada", portal=None)
