@@ -6,12 +6,14 @@ import base64
 import json
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa, x25519
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
+    load_pem_private_key,
 )
 from tests.core.support import signing_key
 from tests.tokens.test_signing import certificate
@@ -129,7 +131,7 @@ CURVES = {
     "P-521": ec.SECP521R1(),
     "secp256k1": ec.SECP256K1(),
 }
-RSA = rsa.generate_private_key(65537, 2048)
+RSA: Any = load_pem_private_key(signing_key("RS256").export(), None)
 PRIVATE = {
     "RSA": RSA,
     "Ed25519": ed25519.Ed25519PrivateKey.generate(),

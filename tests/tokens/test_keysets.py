@@ -20,6 +20,7 @@ from jwt.algorithms import get_default_algorithms
 from tests.cases import refused_with
 from tests.core.support import b64
 from tests.tokens.provider import DISCOVERY, Provider, drip, huge, public_jwk, send, serve
+from tests.tokens.shapes import RSA_KEY
 
 from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal
 from msk_auth.core import tokens as core_tokens
@@ -32,7 +33,6 @@ from msk_auth.tokens.keysets import FRESH_SECONDS, PAUSE_SECONDS, PinnedKeySet, 
 
 FETCH_SECONDS, WAIT_SECONDS = keysets._FETCH_SECONDS, core_tokens.PENDING_SECONDS
 MESSAGE = b"message"
-RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 P256, P384, P521 = (
     ec.generate_private_key(c()) for c in (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 )
