@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, _sqlite, prepare_sqlite
@@ -44,18 +45,27 @@ def test_processes_can_open_a_new_file_at_the_same_moment(tmp_path: Path) -> Non
         assert found == ["wal"] * 4
 
 
-class Refusing:
-    """A connection that refuses a pragma so many times, and counts."""
+def connect(error: Exception, times: int, tries: list[str]) -> None:
+    """Open a connection that refuses so many times to change the journal mode."""
 
-    def __init__(self, error: Exception, times: int) -> None:
-        self._error = error
-        self._times = times
-        self.tries = 0
+    class Cursor(sqlite3.Cursor):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if "journal_mode" in sql:
+                tries.append(sql)
+                if len(tries) <= times:
+                    raise error
+            return super().execute(sql, parameters)
 
-    def executescript(self, _pragmas: str) -> None:
-        self.tries += 1
-        if self.tries <= self._times:
-            raise self._error
+    class Connection(sqlite3.Connection):
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+    engine = create_engine("sqlite://", connect_args={"factory": Connection})
+    prepare_sqlite(engine)
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
 
 
 def refusal(code: int | None) -> sqlite3.OperationalError:
@@ -67,25 +77,25 @@ def refusal(code: int | None) -> sqlite3.OperationalError:
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY])
 def test_a_busy_database_is_retried(code: int) -> None:
-    connection = Refusing(refusal(code), 3)
-    _sqlite._retry_while_busy(connection, "PRAGMA journal_mode = WAL")
-    assert connection.tries == 4
+    tries: list[str] = []
+    connect(refusal(code), 3, tries)
+    assert len(tries) == 4
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, None])
 def test_any_other_error_is_raised_at_once(code: int | None) -> None:
-    connection = Refusing(refusal(code), 1)
-    with pytest.raises(sqlite3.OperationalError):
-        _sqlite._retry_while_busy(connection, "PRAGMA journal_mode = WAL")
-    assert connection.tries == 1
+    tries: list[str] = []
+    with pytest.raises(OperationalError):
+        connect(refusal(code), 1, tries)
+    assert len(tries) == 1
 
 
 def test_retries_of_a_busy_database_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sqlite, "_PATIENCE_SECONDS", 0.02)
-    connection = Refusing(refusal(sqlite3.SQLITE_BUSY), 1_000_000)
-    with pytest.raises(sqlite3.OperationalError, match="locked"):
-        _sqlite._retry_while_busy(connection, "PRAGMA journal_mode = WAL")
-    assert 1 < connection.tries < 10
+    tries: list[str] = []
+    with pytest.raises(OperationalError, match="locked"):
+        connect(refusal(sqlite3.SQLITE_BUSY), 1_000_000, tries)
+    assert 1 < len(tries) < 10
 
 
 @pytest.mark.anyio

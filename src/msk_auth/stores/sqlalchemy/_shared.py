@@ -87,8 +87,7 @@ class SharedStore:
         self._engine: Engine | None = None
         self._reader: SQLiteReader | None = None
         self._binding = threading.Lock()
-        after_fork_in_child(self._renew_binding)
-        after_fork_in_child(self._leave_the_parents_pool)
+        after_fork_in_child(self._renew)
 
     @property
     def _operations(self) -> KeyOperations:
@@ -123,10 +122,8 @@ class SharedStore:
         self._derived.hide_parameters = True
         self._engine = engine
 
-    def _renew_binding(self) -> None:
+    def _renew(self) -> None:
         self._binding = threading.Lock()
-
-    def _leave_the_parents_pool(self) -> None:
         engine = self._engine
         if engine is None:
             return

@@ -7,15 +7,14 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import wraps
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
+from contextlib import closing, contextmanager
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote
 from weakref import WeakSet
 
 from sqlalchemy import Table, event
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine import AdaptedConnection, Connection, Dialect, Engine
+from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.engine.url import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -27,9 +26,6 @@ from msk_auth.clock import SystemClock
 
 from ._table import select_from_id
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _PATIENCE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.005
 
@@ -37,12 +33,12 @@ _CLOCK: Final = SystemClock()
 
 # The busy timeout comes first: changing the journal mode may have to wait. With WAL, readers and a writer do not wait for each
 # other. A commit is on the disk when it returns; in WAL mode NORMAL would lose the last commits in a power failure.
-_PRAGMAS: Final = f"""
-    PRAGMA busy_timeout = {_PATIENCE_SECONDS * 1000:.0f};
-    PRAGMA journal_mode = WAL;
-    PRAGMA synchronous = FULL;
-    PRAGMA foreign_keys = ON;
-"""
+_PRAGMAS: Final = (
+    f"PRAGMA busy_timeout = {_PATIENCE_SECONDS * 1000:.0f}",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA foreign_keys = ON",
+)
 
 
 _FORK_SECONDS: Final = 3.0
@@ -119,24 +115,12 @@ def prepare_sqlite(engine: Engine | AsyncEngine) -> None:
     Args:
         engine: An engine for an SQLite database in a file.
     """
-
-    @event.listens_for(_sync(engine), "connect")
-    def _set_up(connection: Any, _record: object) -> None:
-        _retry_while_busy(connection, _PRAGMAS)
-
-    del _set_up  # the event references it
+    event.listen(_sync(engine), "connect", _set_up)
     listen_to_connections(_sync(engine))
 
 
-def _outside_forks(method: Callable[P, T]) -> Callable[P, T]:
-    """A method during which no other thread forks."""
-
-    @wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        with FORK_GATE.inside():
-            return method(*args, **kwargs)
-
-    return call
+_outside_forks: Final = FORK_GATE.inside()
+"""Decorates a method during which no other thread forks."""
 
 
 class _Cursor(sqlite3.Cursor):
@@ -199,32 +183,26 @@ def _choose_class(
     options.setdefault("factory", _Connection)
 
 
-def _retry_while_busy(connection: Any, pragmas: str) -> None:
-    """Execute pragmas, and retry while the database is busy.
+def _set_up(connection: Any, _record: object) -> None:
+    """Execute the pragmas, and retry while the database is busy.
 
     SQLite waits for a lock, but refuses at once if two connections that change the journal mode would
     wait for each other, such as in processes that start together on a new file.
     """
     deadline = _CLOCK.monotonic() + _PATIENCE_SECONDS
-    while True:
-        try:
-            _execute_script(connection, pragmas)
-        except sqlite3.OperationalError as error:
-            # The extended code has more in its upper bits; the driver's own errors have no code.
-            is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-            if not is_busy or _CLOCK.monotonic() >= deadline:
-                raise
-        else:
-            return
-        _CLOCK.sleep(_PAUSE_SECONDS)
-
-
-def _execute_script(connection: Any, script: str) -> None:
-    """Execute statements without results. An asynchronous driver changes threads only once for all of them."""
-    if isinstance(connection, AdaptedConnection):
-        connection.run_async(lambda driver: driver.executescript(script))
-    else:
-        connection.executescript(script)
+    with closing(connection.cursor()) as cursor:
+        while True:
+            try:
+                for pragma in _PRAGMAS:
+                    cursor.execute(pragma)
+            except sqlite3.OperationalError as error:
+                # The extended code has more in its upper bits; the driver's own errors have no code.
+                is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or _CLOCK.monotonic() >= deadline:
+                    raise
+            else:
+                return
+            _CLOCK.sleep(_PAUSE_SECONDS)
 
 
 def begin_immediate(connection: Connection) -> None:
@@ -241,29 +219,20 @@ def begin_immediate(connection: Connection) -> None:
 class ReplacedFileError(OSError):
     """The database file was replaced under an open connection, which would read and write the old file."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"The database file {path!r} was replaced while a connection had it open, for example by restoring a backup."
-            " The pool was renewed: try again."
-        )
-
 
 def _note_file(connection: Any, record: Any) -> None:
-    cursor = connection.cursor()
-    try:
+    with closing(connection.cursor()) as cursor:
         cursor.execute("PRAGMA database_list")
-        # A database in memory, or a temporary database, has no path.
-        paths = [path for _, name, path in cursor.fetchall() if name == "main" and path]
-    finally:
-        cursor.close()
-    record.info[_OPENED] = (paths[0], _identity(paths[0])) if paths else (None, None)
+        # The main database comes first. In memory, or temporary, it has no path.
+        (_, _, path), *_ = cursor.fetchall()
+    record.info[_OPENED] = path, _identity(path)
 
 
-def check_file(connection: Connection) -> str | None:
+def check_file(connection: Connection) -> str:
     """Refuse a connection whose file was replaced, and renew the pool.
 
     Returns:
-        The path of the file; None for a database in memory, or a temporary database.
+        The path of the file; an empty text for a database in memory, or a temporary database.
 
     Raises:
         ReplacedFileError: The file was replaced. Writes through the connection would be lost.
@@ -271,14 +240,16 @@ def check_file(connection: Connection) -> str | None:
     if _OPENED not in connection.info:
         # The connection was opened before the store was made.
         _note_file(connection.connection, connection)
-    opened: tuple[str | None, tuple[int, int] | None] = connection.info[_OPENED]
-    path, file = opened
+    path, file = connection.info[_OPENED]
     # The engine handles a missing file.
-    if path is not None and _identity(path) not in {file, None}:
+    if _identity(path) not in {file, None}:
         connection.invalidate()
         connection.engine.dispose()
-        raise ReplacedFileError(path)
-    return path
+        raise ReplacedFileError(
+            f"The database file {path!r} was replaced while a connection had it open, for example by restoring a backup."
+            " The pool was renewed: try again."
+        )
+    return str(path)
 
 
 _OPENED: Final = "msk_auth_opened"
@@ -328,15 +299,15 @@ class SQLiteReader:
         # thread would outlive the thread.
         self._opened: _Opened | None = None
         self._believed_until = 0.0
-        self._path: str | None = None
+        self._path = ""
         self._dialect = dialect
         # SQLAlchemy would add two parameters for the limit.
         qmark = sqlite.dialect(paramstyle="qmark")
         self._sql = f"{select_from_id(table).compile(dialect=qmark)} LIMIT 1"
         after_fork_in_child(self._renew)
 
-    def locate(self, path: str | None) -> None:
-        """Use the file that the engine has opened: its URL may name another. None if the database has no file."""
+    def locate(self, path: str) -> None:
+        """Use the file that the engine has opened: its URL may name another. Without a path SQLAlchemy must read."""
         self._path = path
 
     def find(self, key_id: str) -> Sequence[Any] | None:
@@ -361,7 +332,7 @@ class SQLiteReader:
 
     def _read(self, work: Callable[[_Opened], Sequence[Any]]) -> Sequence[Any] | None:
         path = self._path
-        if path is None:
+        if not path:
             return None
         with FORK_GATE.lock:
             try:
