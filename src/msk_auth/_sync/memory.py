@@ -224,13 +224,9 @@ class MemoryKeyStore:
 
     def _find_own(self, key_id: str, owner_id: str) -> ApiKey | None:
         record = self._records.get(key_id)
-        if (
-            record is None
-            or not is_same_id(record.owner_id, owner_id)
-            or record.deleted_at is not None
-        ):
+        if record is None or record.deleted_at is not None:
             return None
-        return record
+        return record if is_same_id(record.owner_id, owner_id) else None
 
     def _within_limit(
         self, written: Sequence[ApiKey], max_active: int | None, now: datetime

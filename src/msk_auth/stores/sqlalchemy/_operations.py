@@ -63,12 +63,6 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 class ChangeLostError(RuntimeError):
     """After `on_change`, its write is no longer in the transaction."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "The change is no longer in the transaction after on_change. Let the hook raise the errors of its statements, or"
-            " run statements that may fail in a savepoint, and neither commit nor roll back."
-        )
-
 
 class Written(NamedTuple):
     """The outcome of a write.
@@ -154,9 +148,7 @@ class KeyOperations:
         page = (
             select(*self._keys)
             .where(
-                keys.announced_days.is_(None)
-                if query.announced_days is None
-                else keys.announced_days == query.announced_days,
+                keys.announced_days == query.announced_days,  # NULL for None
                 keys.revoked_at.is_(None),
                 keys.replaced_by.is_(None),
                 keys.expires_at > to_microseconds(query.now),
@@ -234,7 +226,10 @@ class KeyOperations:
         """
         record = written.record
         if record is not None and self.find(connection, record.id) != record:
-            raise ChangeLostError
+            raise ChangeLostError(
+                "The change is no longer in the transaction after on_change. Let the hook raise the errors of its statements,"
+                " or run statements that may fail in a savepoint, and neither commit nor roll back."
+            )
 
     def touch(self, connection: Connection, last_used: Sequence[tuple[str, datetime]]) -> None:
         at = bindparam("used_at", type_=self._keys.last_used_at.type)

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,9 +67,8 @@ def prepare_postgresql(engine: Engine | AsyncEngine) -> None:
     def _set_defaults(
         _dialect: object, _record: object, _args: object, parameters: dict[str, Any]
     ) -> None:
-        use = CURRENT.get()
-        if use is not None:
-            use.check()
+        if is_late():
+            raise no_answer()
         for name, value in defaults.items():
             parameters.setdefault(name, value)
 
@@ -82,18 +81,12 @@ def _cursors(*, is_async: bool) -> Callable[..., Any]:
 
     class BoundedCursor(Cursor[Any]):
         def execute(self, *args: Any, **options: Any) -> Any:
-            use = CURRENT.get()
-            if use is None:
-                return super().execute(*args, **options)
-            with use.of(self.connection):
+            with _registered(self.connection):
                 return super().execute(*args, **options)
 
     class BoundedAsyncCursor(AsyncCursor[Any]):
         async def execute(self, *args: Any, **options: Any) -> Any:
-            use = CURRENT.get()
-            if use is None:
-                return await super().execute(*args, **options)
-            with use.of(self.connection):
+            with _registered(self.connection):
                 return await super().execute(*args, **options)
 
     return BoundedAsyncCursor if is_async else BoundedCursor
@@ -165,13 +158,10 @@ def check_primary_of(connection: Connection) -> None:
         StandbyError: The server is a standby.
     """
     try:
-        match connection.dialect.name:
-            case "postgresql":
-                check_primary(connection.connection.driver_connection)
-            case "mysql" | "mariadb":
-                _check_writable(connection)
-            case _:
-                pass
+        if connection.dialect.name == "postgresql":
+            check_primary(connection.connection.driver_connection)
+        elif connection.dialect.name in {"mysql", "mariadb"}:
+            _check_writable(connection)
     except StandbyError:
         connection.invalidate()
         raise
@@ -203,11 +193,6 @@ class Use:
         # A connection in the pool must not be shut down.
         self._lock = threading.Lock()
 
-    def check(self) -> None:
-        """Raise `TimeoutError` if this use is late, so that it begins nothing more."""
-        if self.is_late:
-            raise no_answer()
-
     @contextmanager
     def of(self, driver: Any) -> Generator[None]:
         """Register the connection during a block."""
@@ -234,28 +219,30 @@ CURRENT: Final[ContextVar[Use | None]] = ContextVar("msk_auth_use", default=None
 """The use of the running code."""
 
 
+def _registered(driver: Any) -> AbstractContextManager[None]:
+    """Register a connection with the current use during a block, if there is a use."""
+    use = CURRENT.get()
+    return nullcontext() if use is None else use.of(driver)
+
+
 @contextmanager
 def in_use(connection: Connection) -> Generator[None]:
-    """Register a connection with the current use during a block, if there is a use.
+    """Register a connection with the current use during a block, and do not return it to the pool if the use is late.
 
     psycopg prepares no statements meanwhile. It numbers prepared statements alike on every connection, and behind a pooler that
     mixes connections another connection's statement would answer.
     """
-    use = CURRENT.get()
-    if use is None:
-        yield
-        return
     driver: Any = connection.connection.driver_connection
     threshold = getattr(driver, "prepare_threshold", None)
     if threshold is not None:
         driver.prepare_threshold = None
     try:
-        with use.of(driver):
+        with _registered(driver):
             yield
     finally:
         if threshold is not None:
             driver.prepare_threshold = threshold
-        if use.is_late:
+        if is_late():
             # The socket may be shut down, even after a late answer, and SQLAlchemy does not know.
             connection.invalidate()
 
@@ -278,7 +265,6 @@ def can_cancel(driver: Any) -> bool:
     """True if a query of this connection can be cancelled on the server in bounded time (psycopg with libpq 17)."""
     if not hasattr(driver, "cancel_safe"):
         return False
-    import psycopg
+    from psycopg import capabilities
 
-    has_cancel_safe = getattr(getattr(psycopg, "capabilities", None), "has_cancel_safe", None)
-    return has_cancel_safe is not None and has_cancel_safe()
+    return capabilities.has_cancel_safe()

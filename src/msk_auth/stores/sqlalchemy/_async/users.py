@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -105,24 +105,21 @@ class AsyncModelUsers(AsyncUsers[AsyncSession, str, LoadedT, UserT]):
 def _ids_by(model: type[Any], attribute: str) -> Select[Any]:
     """Selects the primary keys of at most two users whose attribute has the value of a parameter."""
     mapper = class_mapper(model, configure=False)
-    try:
-        column = mapper.columns[attribute]
-    except KeyError:
+    column = mapper.columns.get(attribute)
+    if column is None:
         raise ConfigurationError(
             f"{model!r} has no column {attribute!r}. Name the column of the value in your logins' owner_id."
-        ) from None
+        )
     (key,) = mapper.primary_key
     return select(key).where(column == bindparam(_NAME)).limit(2)
 
 
 def _kind_of_key(model: type[Any]) -> type[_Key]:
-    kind: type[Any] | None
-    try:
+    kind: type[Any] | None = None
+    with suppress(SQLAlchemyError, NotImplementedError, ValueError):
         # The mappers are configured later, when all modules of the application are imported.
         (column,) = class_mapper(model, configure=False).primary_key
         kind = column.type.python_type
-    except (SQLAlchemyError, NotImplementedError, ValueError):
-        kind = None
     if kind is None or kind not in _KINDS:
         raise ConfigurationError(
             f"{model!r} is not a mapped class whose primary key is one column of integers, texts or UUIDs. Write"
