@@ -10,20 +10,16 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from msk_auth.core.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 # Settings of libpq. Noticing a lost connection and trying a new one takes less than five seconds together.
 _LIBPQ: Final[dict[str, Any]] = {

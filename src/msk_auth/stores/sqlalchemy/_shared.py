@@ -125,11 +125,9 @@ class SharedStore:
     def _renew(self) -> None:
         self._binding = threading.Lock()
         engine = self._engine
-        if engine is None:
-            return
         # A database in memory is its connection: a child continues with its copy.
-        is_one_connection = isinstance(engine.pool, StaticPool | SingletonThreadPool)
-        if is_one_connection and engine.dialect.name == "sqlite":
+        in_memory = (StaticPool, SingletonThreadPool)
+        if engine is None or (self._is_sqlite and isinstance(engine.pool, in_memory)):
             return
         # As SQLAlchemy advises for a forked child. The pool's connections stay open: they are the parent's.
         abandon(engine.pool)
@@ -193,11 +191,6 @@ class SharedStore:
             return error.connection_invalidated
         # From `_isolated`, where SQLAlchemy does not wrap the driver's error.
         return isinstance(error, cast("Any", self._derived.dialect.dbapi).Error)
-
-    def _close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
 
 
 def _isolated(connection: Connection, level: str) -> Connection:

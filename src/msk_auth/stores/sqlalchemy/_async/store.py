@@ -289,14 +289,14 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
             ConfigurationError: The statement has no such column.
         """
         column = id_of(statement)
-        find_one = self.prepare(statement.where(column == bindparam("row_id")))
-        among = statement.where(column.in_(bindparam("row_ids", expanding=True)))
+        read_one = self.prepare(statement.where(column == bindparam("row_id")))
+        read_many = self.prepare(statement.where(column.in_(bindparam("row_ids", expanding=True))))
 
         async def find(row_id: str) -> Any | None:
-            return next(iter(await find_one(row_id=row_id)), None)
+            return next(iter(await read_one(row_id=row_id)), None)
 
         async def find_many(row_ids: Sequence[str]) -> Sequence[Any]:
-            return await self._read(lambda on: on.execute(among, {"row_ids": row_ids}).all())
+            return await read_many(row_ids=row_ids)
 
         reader = BatchedReader[Any](find, find_many, self.may_share_reads)
 
@@ -314,7 +314,9 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
         Close a store on each event loop that uses it.
         """
         await self._uses.end()  # async only
-        self._close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     async def _read(self, work: Work[T], seconds: float | None = None) -> T:
         return await self._uses.within(

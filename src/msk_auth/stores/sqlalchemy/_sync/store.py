@@ -246,7 +246,9 @@ class SQLAlchemyKeyStore(SharedStore):
 
     def close(self) -> None:
         """Close the store's own connections, before you dispose of the engine. The store still works afterwards."""
-        self._close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _read(self, work: Work[T], seconds: float | None = None) -> T:
         return self._uses.within(
