@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from examples.task_service.tests.accounts_support import KINDS, START, client
-from examples.task_service.tests.runs_support import migrated
-from sqlalchemy import select
+from examples.task_service.tests.accounts_support import START, World, client
 
 from msk_auth.errors import StoreUnavailable, TooManyAttempts
 from msk_auth.testing import FrozenClock
@@ -28,7 +25,6 @@ from task_service.accounts.throttle import (
     PublicThrottle,
 )
 from task_service.db.engine import Database
-from task_service.db.schema import login_attempts
 
 pytestmark = pytest.mark.anyio
 
@@ -37,34 +33,16 @@ KEY = b"k" * 32
 Processes = tuple[Attempts, Attempts]
 
 
-@pytest.fixture(params=KINDS)
-async def databases(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[tuple[Database, Database]]:
-    """Two processes' view of one database."""
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(migrated(request.param, tmp_path))
-        both = Database.open(url), Database.open(url)
-        for db in both:
-            stack.push_async_callback(db.close)
-        yield both
-
-
 @pytest.fixture
-def clock() -> FrozenClock:
-    return FrozenClock(START)
+async def processes(it: World) -> AsyncIterator[Processes]:
+    """What two processes count in one database."""
+    other = it.db.with_timeout(60)
+    yield Attempts(it.db, it.clock), Attempts(other, it.clock)
+    await other.close()
 
 
-@pytest.fixture
-def processes(databases: tuple[Database, Database], clock: FrozenClock) -> Processes:
-    one, two = databases
-    return Attempts(one, clock), Attempts(two, clock)
-
-
-async def rows(db: Database) -> list[tuple[object, ...]]:
-    async with db.read() as connection:
-        found = await connection.execute(select(login_attempts).order_by(login_attempts.c.key))
-        return [tuple(row) for row in found]
+async def rows(it: World) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in await it.rows("login_attempts", "key")]
 
 
 async def refused(attempts: Attempts, most: int = 3) -> int | None:
@@ -81,23 +59,23 @@ async def test_parallel_attempts_of_two_processes_reach_one_limit(processes: Pro
     assert {type(each) for each in results if each is not None} == {TooManyAttempts}
 
 
-async def test_a_window_ends_and_another_begins(processes: Processes, clock: FrozenClock) -> None:
+async def test_a_window_ends_and_another_begins(it: World, processes: Processes) -> None:
     one, _ = processes
     for _ in range(3):
         await one.count({"a": 3})
-    clock.advance(WINDOW - timedelta(seconds=1, microseconds=1))
+    it.clock.advance(WINDOW - timedelta(seconds=1, microseconds=1))
     assert await refused(one) == 2
-    clock.advance(timedelta(seconds=1, microseconds=1))
+    it.clock.advance(timedelta(seconds=1, microseconds=1))
     await one.count({"a": 3})
 
 
 async def test_a_clock_that_was_set_back_prolongs_no_lockout(
-    databases: tuple[Database, Database], clock: FrozenClock
+    it: World, processes: Processes
 ) -> None:
-    ahead = Attempts(databases[0], FrozenClock(START + timedelta(hours=1)))
+    ahead = Attempts(it.db, FrozenClock(START + timedelta(hours=1)))
     for _ in range(3):
         await ahead.count({"a": 3})
-    await Attempts(databases[1], clock).count({"a": 3})
+    await processes[1].count({"a": 3})
 
 
 async def test_attempts_are_taken_back_but_never_below_nothing(processes: Processes) -> None:
@@ -113,45 +91,41 @@ async def test_attempts_are_taken_back_but_never_below_nothing(processes: Proces
     await one.count({"b": 3})
 
 
-async def test_windows_that_are_over_are_deleted(
-    processes: Processes, databases: tuple[Database, Database], clock: FrozenClock
-) -> None:
+async def test_windows_that_are_over_are_deleted(it: World, processes: Processes) -> None:
     await processes[0].count({"a": 1})
-    clock.advance(WINDOW)
+    it.clock.advance(WINDOW)
     await processes[0].count({"c": 1})
     await processes[0].purge()
-    assert [row[0] for row in await rows(databases[1])] == ["c"]
+    assert [row[0] for row in await rows(it)] == ["c"]
 
 
-async def test_what_was_typed_is_not_in_the_database(
-    processes: Processes, databases: tuple[Database, Database]
-) -> None:
+async def test_what_was_typed_is_not_in_the_database(it: World, processes: Processes) -> None:
     with client(HOME):
         await LoginThrottle(processes[0], key=KEY).attempt("my secret passphrase")
-    keys = [str(row[0]) for row in await rows(databases[1])]
+    keys = [str(row[0]) for row in await rows(it)]
     assert len(keys) == 3
     assert not [key for key in keys if "secret" in key or HOME in key]
 
 
 @pytest.mark.parametrize("closed_by", ["the pair", "the address", "the account"])
 async def test_a_refused_attempt_writes_nothing(
-    processes: Processes, databases: tuple[Database, Database], closed_by: str
+    it: World, processes: Processes, closed_by: str
 ) -> None:
     throttle = LoginThrottle(processes[0], key=KEY)
     used = {"the pair": PER_PAIR, "the address": PER_ADDRESS, "the account": PER_ACCOUNT}
     for number in range(used[closed_by]):
         with client(f"198.51.100.{number}" if closed_by == "the account" else HOME):
             await throttle.attempt(f"user{number}" if closed_by == "the address" else "ann")
-    before = await rows(databases[1])
+    before = await rows(it)
     for number in range(20):
         address = f"192.0.2.{number}" if closed_by == "the account" else HOME
         with client(address), pytest.raises(TooManyAttempts):
             await throttle.attempt(f"other{number}" if closed_by == "the address" else "ann")
-    assert await rows(databases[1]) == before
+    assert await rows(it) == before
 
 
 async def test_refused_attempts_of_one_moment_write_no_names_and_use_up_no_address(
-    processes: Processes, databases: tuple[Database, Database]
+    it: World, processes: Processes
 ) -> None:
     """All of them pass the check of the limits before the first one is counted."""
     throttle = LoginThrottle(processes[0], key=KEY)
@@ -166,11 +140,11 @@ async def test_refused_attempts_of_one_moment_write_no_names_and_use_up_no_addre
 
     assert await admitted(*["ann"] * (PER_PAIR + 5)) == PER_PAIR
     # The account, the address and the pair.
-    assert len(await rows(databases[1])) == 3
+    assert len(await rows(it)) == 3
     # The five that were refused count for nothing at the address, which others share.
     others = PER_ADDRESS - PER_PAIR
     assert await admitted(*(f"other{number}" for number in range(others + 5))) == others
-    assert len(await rows(databases[1])) == 3 + 2 * others
+    assert len(await rows(it)) == 3 + 2 * others
 
 
 @pytest.mark.parametrize(
@@ -183,8 +157,8 @@ async def test_refused_attempts_of_one_moment_write_no_names_and_use_up_no_addre
     ],
 )
 async def test_each_address_has_its_share_for_each_purpose(
+    it: World,
     processes: Processes,
-    databases: tuple[Database, Database],
     same: list[str | None],
     other: str,
 ) -> None:
@@ -193,23 +167,23 @@ async def test_each_address_has_its_share_for_each_purpose(
         with client(same[number % len(same)]):
             await one.check()
             await (one, two)[number % 2].count()
-    before = await rows(databases[1])
+    before = await rows(it)
     for throttle in (one, two):
         with client(same[-1]):
             for refuse in (throttle.check, throttle.count):
                 with pytest.raises(TooManyAttempts):
                     await refuse()
-    assert await rows(databases[1]) == before
+    assert await rows(it) == before
     with client(other):
         await one.count()
     with client(same[0]):
         await PublicThrottle("report", 3, processes[0]).count()
 
 
-async def test_what_cannot_be_counted_is_not_tried(tmp_path: Path, clock: FrozenClock) -> None:
+async def test_what_cannot_be_counted_is_not_tried(tmp_path: Path) -> None:
     db = Database.open(f"sqlite:///{tmp_path / 'no-tables.sqlite3'}")
     await db.close()
     (tmp_path / "no-tables.sqlite3").write_bytes(b"this is no database, and nothing can be counted")
     with pytest.raises(StoreUnavailable):
-        await LoginThrottle(Attempts(db, clock), key=KEY).attempt("ann")
+        await LoginThrottle(Attempts(db, FrozenClock(START)), key=KEY).attempt("ann")
     await db.close()

@@ -352,9 +352,21 @@ def test_an_address_that_is_no_ip_address_is_none() -> None:
 SAME = ("Sec-Fetch-Site", "same-origin")
 
 
-async def test_the_login_cookie_becomes_the_authorization_header() -> None:
-    answered = await around().request(headers=[("Cookie", f"a=b; {COOKIE}; c=d")])
-    assert answered.json["authorization"] == [f"Bearer {JWT}"]
+@pytest.mark.parametrize(
+    ("headers", "authorization"),
+    [
+        ([("Cookie", f"a=b; {COOKIE}; c=d")], [f"Bearer {JWT}"]),
+        # Two are none.
+        ([("Cookie", COOKIE), ("Cookie", COOKIE)], []),
+        # A proxy's own login beside the cookie is not ours.
+        ([("Cookie", COOKIE), ("Authorization", "Basic abc")], [f"Bearer {JWT}"]),
+    ],
+)
+async def test_the_login_cookie_becomes_the_authorization_header(
+    headers: list[tuple[str, str]], authorization: list[str]
+) -> None:
+    answered = await around().request(headers=headers)
+    assert answered.json["authorization"] == authorization
 
 
 @pytest.mark.parametrize(
@@ -366,21 +378,10 @@ async def test_a_cookie_that_holds_no_login_token_is_ignored(value: str) -> None
     assert (answered.status, answered.json["authorization"]) == (200, [])
 
 
-async def test_two_login_cookies_are_none() -> None:
-    answered = await around().request(headers=[("Cookie", COOKIE), ("Cookie", COOKIE)])
-    assert answered.json["authorization"] == []
-
-
 @pytest.mark.parametrize("header", ["Bearer abc", "bearer  abc", "Bearer"])
 async def test_cookie_and_bearer_are_two_credentials(header: str) -> None:
     answered = await around().request(headers=[("Cookie", COOKIE), ("Authorization", header)])
     assert (answered.status, answered.json) == (400, {"code": "request_malformed"})
-
-
-async def test_a_proxys_own_login_beside_the_cookie_is_not_ours() -> None:
-    headers = [("Cookie", COOKIE), ("Authorization", "Basic abc")]
-    answered = await around().request(headers=headers)
-    assert answered.json["authorization"] == [f"Bearer {JWT}"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "BREW"])
@@ -414,27 +415,27 @@ async def test_without_the_cookie_no_origin_matters() -> None:
     assert answered.status == 200
 
 
-@pytest.mark.parametrize("host", ["localhost:8000", "[::1]:8000", "127.0.0.1", "LOCALHOST"])
-async def test_on_this_machine_its_own_names_are_served(host: str) -> None:
-    client = around(base_url="http://127.0.0.1:8000")
-    answered = await _with_host(client, host)
-    assert answered.status == 200
+THIS_MACHINE = "http://127.0.0.1:8000"
 
 
-@pytest.mark.parametrize("host", ["evil.example:8000", "127.0.0.1.evil.example", "", "[", "a:b:c"])
-async def test_on_this_machine_another_name_gets_nothing_for_the_cookie(host: str) -> None:
-    answered = await _with_host(around(), host)
-    assert (answered.status, answered.json) == (421, {"code": "misdirected_request"})
-
-
-async def test_the_base_urls_name_is_served_too() -> None:
-    answered = await _with_host(around(base_url="https://tasks.example"), "tasks.example")
-    assert answered.status == 200
-
-
-async def test_bound_to_a_network_any_name_may_be_its_own() -> None:
-    answered = await _with_host(around(loopback=False), "build-server:8000")
-    assert answered.status == 200
+@pytest.mark.parametrize(
+    ("base_url", "loopback", "hosts", "is_own"),
+    [
+        (THIS_MACHINE, True, ["localhost:8000", "[::1]:8000", "127.0.0.1", "LOCALHOST"], True),
+        (THIS_MACHINE, True, ["evil.example:8000", "127.0.0.1.evil.example"], False),
+        (THIS_MACHINE, True, ["", "[", "a:b:c"], False),
+        ("https://tasks.example", True, ["tasks.example"], True),
+        # Bound to a network, any name may be its own.
+        (THIS_MACHINE, False, ["build-server:8000"], True),
+    ],
+)
+async def test_the_cookie_is_good_under_the_services_own_names(
+    base_url: str, loopback: bool, hosts: list[str], is_own: bool
+) -> None:
+    for host in hosts:
+        answered = await _with_host(around(base_url=base_url, loopback=loopback), host)
+        assert answered.status == (200 if is_own else 421), host
+        assert is_own or answered.json == {"code": "misdirected_request"}
 
 
 async def _with_host(client: Client, host: str) -> Answered:

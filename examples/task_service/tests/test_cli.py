@@ -43,12 +43,9 @@ def token_in(output: str) -> str | None:
 
 
 def environment(data: Path, **settings: str) -> dict[str, str]:
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith("TASK_SERVICE_")
-    }
     own = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
     always = {"TASK_SERVICE_DATA_DIR": str(data), "TASK_SERVICE_COMMANDS": "listed"}
-    return {**inherited, **always, **own}
+    return {**os.environ, **always, **own}
 
 
 def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:

@@ -17,9 +17,7 @@ from task_service.settings import PREFIX, Settings, load_settings
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Nothing of the machine's own settings."""
-    for name in Settings.model_fields:
-        monkeypatch.delenv(PREFIX + name.upper(), raising=False)
+    """Without a data folder of the machine; its settings are gone already."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return monkeypatch
 
