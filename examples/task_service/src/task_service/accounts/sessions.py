@@ -254,7 +254,6 @@ class Sessions(Flushing):
         if not is_id(session_id, "ses"):
             raise SessionNotFound
         async with self._accounts.narrow(by) as change:
-            await change.connection.execute(_locking(by.owner.id))
             if not await end_sessions(change, by.owner.id, _SESSIONS.id == session_id):
                 raise SessionNotFound
             await change.record("session.ended", session_id)
@@ -271,7 +270,6 @@ class Sessions(Flushing):
             The number of sessions that were open.
         """
         async with self._accounts.narrow(by) as change:
-            await change.connection.execute(_locking(user_id))
             rows = await end_sessions(change, user_id, _SESSIONS.id != keep)
             # Expired sessions are marked too, but not counted.
             count = sum(change.now < self._expires_at(row) for row in rows)
@@ -306,7 +304,6 @@ class Sessions(Flushing):
         async with self._accounts.narrow() as change:
             await _use_up(change, logout)
             for user_id in (await change.connection.scalars(people)).all():
-                await change.connection.execute(_locking(user_id))
                 ended += await end_sessions(change, user_id, *of_session)
             still_open = [row.id for row in ended if change.now < self._expires_at(row)]
             await change.record("session.ended", *still_open, issuer=logout.issuer)
@@ -450,13 +447,14 @@ async def end_sessions(
     """End a user's open sessions.
 
     Args:
-        change: A change that has locked the user or the table of users.
+        change: A change that has locked no session.
         user_id: The user.
         which: Conditions for the sessions to end, such as `schema.sessions.c.id == session_id`.
 
     Returns:
         The ended rows as they were before, with the present limits.
     """
+    await change.connection.execute(_locking(user_id))
     conditions = (_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None), *which)
     # In the order of a flush, so that the two cannot deadlock.
     found = _WITH_LIMITS.where(*conditions).order_by(_SESSIONS.id)

@@ -34,14 +34,13 @@ from .json_route import JsonBody, JsonRoute, NewName, WantedPage
 from .openapi import path_id, problems
 
 CONFIG: Final = "admin:config"
-USERS: Final = MANAGE_USERS
 
 PREFIX: Final = "/api/admin"
 
-_RECENT: Final = require_interactive(USERS, max_age=RECENT_LOGIN)
+_RECENT: Final = require_interactive(MANAGE_USERS, max_age=RECENT_LOGIN)
 
 # For paths under the prefix without a route: only a full administrator learns that the path is unknown.
-_ADMINISTRATOR: Final = require_interactive(CONFIG, USERS, MANAGE_KEYS, AUDIT)
+_ADMINISTRATOR: Final = require_interactive(CONFIG, MANAGE_USERS, MANAGE_KEYS, AUDIT)
 
 UserId = Annotated[str, path_id("userId", "usr", "user")]
 
@@ -112,9 +111,9 @@ def admin_router(
     """
     router = APIRouter(prefix=PREFIX, tags=["Administration"], route_class=JsonRoute)
     configurer = auth.require_interactive(CONFIG)
-    user_admin = auth.require_interactive(USERS)
-    leaving_admin = auth.require_interactive(USERS, MANAGE_KEYS, max_age=RECENT_LOGIN)
-    recent_user_admin = auth.require_interactive(USERS, max_age=RECENT_LOGIN)
+    user_admin = auth.require_interactive(MANAGE_USERS)
+    leaving_admin = auth.require_interactive(MANAGE_USERS, MANAGE_KEYS, max_age=RECENT_LOGIN)
+    recent_user_admin = auth.require_interactive(MANAGE_USERS, max_age=RECENT_LOGIN)
 
     @router.get("/config", dependencies=[configurer])
     async def get_config() -> ServiceConfig:
