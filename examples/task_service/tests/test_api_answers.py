@@ -54,14 +54,6 @@ async def test_a_malformed_header_or_two_credentials(service: Service, user: Cal
         assert challenge(response) == INVALID_REQUEST
 
 
-async def test_a_revoked_key(service: Service, user: Caller) -> None:
-    created = await user.new_key()
-    expect(await user.post(f"/api/keys/{created['id']}/revoke"), 200)
-    response = await service.caller(created["key"]).get("/api/tasks")
-    assert problem(response) == (401, "key_revoked")
-    assert challenge(response) == INVALID_TOKEN
-
-
 async def test_an_expired_key(service: Service, admin: Caller) -> None:
     expect(await admin.patch("/api/admin/config", {"session_idle_minutes": 43_200}), 200)
     expect(await admin.patch("/api/admin/config", {"session_lifetime_minutes": 43_200}), 200)
@@ -98,29 +90,6 @@ async def test_a_session_that_has_reached_its_longest_time(service: Service, use
         response = await user.get("/api/auth/me")
     assert problem(response) == (401, "token_expired")
     assert challenge(response) == INVALID_TOKEN
-
-
-async def test_a_session_that_was_ended(user: Caller) -> None:
-    assert (await user.post("/api/auth/logout")).status_code == 204
-    response = await user.get("/api/auth/me")
-    assert problem(response) == (401, "token_revoked")
-    assert challenge(response) == INVALID_TOKEN
-
-
-async def test_a_missing_permission(user: Caller) -> None:
-    response = await user.get("/api/admin/config")
-    assert problem(response) == (403, "permission_denied")
-    assert challenge(response) == (
-        'Bearer realm="task-service", error="insufficient_scope", scope="admin:config"'
-    )
-
-
-async def test_a_key_on_an_interactive_operation(user_key: Caller) -> None:
-    response = await user_key.post("/api/keys", {"name": "more"})
-    assert problem(response) == (403, "interactive_required")
-    assert challenge(response) == (
-        'Bearer realm="task-service", error="insufficient_user_authentication"'
-    )
 
 
 async def test_resources_of_others_and_unknown_ones_are_not_found(

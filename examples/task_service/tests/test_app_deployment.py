@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from argon2.profiles import CHEAPEST
-from examples.task_service.tests.accounts_support import KINDS, START, database_url
+from examples.task_service.tests.accounts_support import KINDS, START
+from examples.task_service.tests.runs_support import migrated
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
     expect,
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=KINDS)
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    async with database_url(request.param, tmp_path) as url:
+    async with migrated(request.param, tmp_path) as url:
         yield url
 
 
@@ -55,7 +56,6 @@ async def test_a_login_is_good_in_no_other_deployment_with_the_same_secrets(
 async def test_processes_that_start_at_the_same_moment_agree_on_one_id(url: str) -> None:
     databases = [Database.open(url) for _ in range(6)]
     try:
-        await migrate(databases[0])
         ids = await asyncio.gather(*(deployment_id(db, START) for db in databases))
         assert len(set(ids)) == 1
         # One that starts later, too.
@@ -68,7 +68,6 @@ async def test_processes_that_start_at_the_same_moment_agree_on_one_id(url: str)
 async def test_a_deployment_that_was_copied_can_be_given_another_id(url: str) -> None:
     db = Database.open(url)
     try:
-        await migrate(db)
         first = await deployment_id(db, START)
         await forget_deployment_id(db)
         assert await deployment_id(db, START) != first

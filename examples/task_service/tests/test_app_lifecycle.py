@@ -234,7 +234,9 @@ async def test_the_end_of_a_key_is_announced_once_even_after_a_failure(
 
 
 async def test_the_service_announces_ends_when_it_starts(template: Path, tmp_path: Path) -> None:
-    async with running_service(template, tmp_path / "first", shared_routes=True) as service:
+    async with running_service(
+        template, tmp_path / "first", shared_routes=True, housekeeping=False
+    ) as service:
         user = await service.log_in("ulf", USER_PASSWORD)
         key = await user.new_key(expires_in_days=90)
         ends_at = service.clock.now() + timedelta(days=5)
@@ -336,13 +338,9 @@ async def test_no_command_beside_echo_is_executed_until_the_operator_permits_it(
         ada = await service.log_in("ada", ADMIN_PASSWORD)
         run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
         assert (await ada.wait_for_run(run["id"]))["state"] == "failed"
-
-
-async def test_a_process_that_leaves_runs_to_workers_lets_commands_be_listed(
-    template: Path, tmp_path: Path
-) -> None:
+    # A process that leaves runs to workers executes none.
     async with running_service(
-        template, tmp_path / "data", commands="echo", execute_runs="never"
+        template, tmp_path / "fourth", commands="echo", execute_runs="never"
     ) as service:
         ada = await service.log_in("ada", ADMIN_PASSWORD)
         expect(await ada.patch("/api/admin/config", {"allowed_commands": ["cat"]}), 200)

@@ -133,11 +133,15 @@ class TestSection3Lifecycle:
         expect(await program.get("/api/tasks"), 200)
         revoke = f"/api/keys/{created['id']}/revoke"
         for path, body in (("/api/keys", {"name": "more"}), (revoke, None)):
-            assert problem(await program.post(path, body)) == (403, "interactive_required")
+            refused = await program.post(path, body)
+            assert problem(refused) == (403, "interactive_required")
+            assert 'error="insufficient_user_authentication"' in refused.headers["www-authenticate"]
         (only,) = expect(await user.get("/api/keys"), 200)["items"]
         assert only["status"] == "active"
         expect(await user.post(revoke), 200)
-        assert problem(await program.get("/api/tasks")) == (401, "key_revoked")
+        refused = await program.get("/api/tasks")
+        assert problem(refused) == (401, "key_revoked")
+        assert 'error="invalid_token"' in refused.headers["www-authenticate"]
 
 
 class TestSection4Endpoints:
