@@ -166,7 +166,7 @@ class Tasks:
                 "created_at": change.now,
                 "updated_at": change.now,
             }
-            owner_name = await _lock_owner(change.connection, owner_id)
+            await _lock_owner(change.connection, owner_id)
             await change.connection.execute(insert(tasks).values(values))
             details: dict[str, Any] = {}
             if owner_id != principal.owner.id:
@@ -174,10 +174,7 @@ class Tasks:
             await change.record(
                 "task.created", task_id, name=new.name, handler=new.handler, **details
             )
-        shown = self.parameters.mask(new.handler, params)
-        return Task.model_validate(
-            {**values, "params": shown, "owner_name": owner_name, "last_run": None}
-        )
+        return await self.get(principal, task_id)
 
     async def list(
         self,
@@ -332,18 +329,17 @@ async def _is_as_before(connection: AsyncConnection, before: Row[Any]) -> bool:
     return row is not None and tuple(row) == (before.owner_id, before.handler, before.params)
 
 
-async def _lock_owner(connection: AsyncConnection, owner_id: str) -> str:
-    """Lock an owner who gets a task, so that an owner disabled meanwhile gets no task, and return the name."""
-    name: str | None = await connection.scalar(
-        select(users.c.username)
+async def _lock_owner(connection: AsyncConnection, owner_id: str) -> None:
+    """Lock an owner who gets a task, so that an owner disabled meanwhile gets no task."""
+    found = await connection.scalar(
+        select(users.c.id)
         .where(users.c.id == owner_id, users.c.disabled_at.is_(None))
         .with_for_update(key_share=True)
     )
-    if name is None:
+    if found is None:
         raise InputInvalid.of(
             "owner_id", "There is no such user or service account, or it is disabled."
         )
-    return name
 
 
 async def hand_over(
