@@ -127,7 +127,7 @@ async def test_revoking_a_key_leaves_what_it_has_started(it: World) -> None:
     acquired = await acquire(worker)
     await it.revoke(key)
     assert await to_be_stopped(worker) == set()
-    assert await worker.renew([acquired]) == [acquired]
+    assert await worker.renew(acquired)
     assert await it.outcome(run) == (RunState.RUNNING, None)
 
 

@@ -200,9 +200,8 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(index=WORKERS)
     def renew(self, index: int) -> None:
         worker = self.workers[index]
-        held = self.do(worker.runs.renew([each.run for each in worker.executions]))
         for each in list(worker.executions):
-            if each.run in held:
+            if self.do(worker.runs.renew(each.run)):
                 each.renewed_at = self.clock.monotonic()
             else:
                 self.put_aside(worker, each)

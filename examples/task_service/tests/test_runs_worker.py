@@ -359,7 +359,8 @@ async def test_a_lease_is_renewed_by_its_worker_only(world: World) -> None:
     acquired, theirs = await acquire(mine), await acquire(other)
     before = {each.run_id: each for each in await mine.observed_leases()}
     world.clock.advance(5)
-    assert await mine.renew([acquired, replace(theirs, worker_id="w1")]) == [acquired]
+    assert await mine.renew(acquired)
+    assert not await mine.renew(replace(theirs, worker_id="w1"))
     after = {each.run_id: each for each in await mine.observed_leases()}
     assert after[acquired.run_id].lease_expires_at == world.clock.now() + LEASE
     assert after[theirs.run_id] == before[theirs.run_id]
@@ -367,8 +368,7 @@ async def test_a_lease_is_renewed_by_its_worker_only(world: World) -> None:
     assert not after[acquired.run_id].is_of(replace(acquired, attempt=2))
     assert not after[theirs.run_id].is_of(replace(theirs, worker_id="w1"))
     # A run of an earlier attempt is not held.
-    assert await mine.renew([replace(acquired, attempt=0)]) == []
-    assert await mine.renew([]) == []
+    assert not await mine.renew(replace(acquired, attempt=0))
 
 
 async def test_the_run_of_a_killed_worker_is_queued_again(world: World) -> None:
@@ -388,7 +388,7 @@ async def test_the_run_of_a_killed_worker_is_queued_again(world: World) -> None:
     assert not await killed.append_log(acquired, late)
     assert not await killed.finish(acquired, Outcome(RunState.SUCCEEDED))
     assert not await killed.release(acquired)
-    assert await killed.renew([acquired]) == []
+    assert not await killed.renew(acquired)
     assert await living.reclaim(seen) == 0
     assert (await world.get(run.id)).state is RunState.RUNNING
     assert await text_of(world, run.id) == "before"
@@ -455,7 +455,7 @@ async def test_a_lease_that_was_renewed_meanwhile_stays(world: World) -> None:
     acquired = await acquire(worker)
     seen = await other.observed_leases()
     world.clock.advance(1)
-    await worker.renew([acquired])
+    await worker.renew(acquired)
     assert await other.reclaim(seen) == 0
 
 

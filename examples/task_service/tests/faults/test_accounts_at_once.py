@@ -137,7 +137,7 @@ async def execute_runs(worker: WorkerRuns, finished: asyncio.Event) -> None:
         if not held:
             await asyncio.sleep(0.01)
             continue
-        await worker.renew(held)
+        await asyncio.gather(*map(worker.renew, held))
         ends = (worker.finish(run, Outcome(RunState.SUCCEEDED)) for run in held)
         await asyncio.gather(*ends)
 

@@ -137,14 +137,10 @@ class Runner:
                 await wait_for_event(self._over, pause)
 
     async def _renew(self) -> None:
-        executions = list(self._executions)
-        if not executions:
-            return
-        # Before the statement, since no other worker can observe the renewed lease earlier.
-        began = self._clock.monotonic()
-        held = await self.worker_runs.renew([each.run for each in executions])
-        for each in executions:
-            if each.run in held:
+        for each in list(self._executions):
+            # Before the statement, since no other worker can observe the renewed lease earlier.
+            began = self._clock.monotonic()
+            if await self.worker_runs.renew(each.run):
                 each.lease.extend(began + self._hold)
             else:
                 each.stop(StopReason.LEASE_LOST)

@@ -593,7 +593,7 @@ async def cancel_runs(
 async def _lock_unfinished(
     connection: AsyncConnection, which: ColumnElement[bool]
 ) -> Sequence[str]:
-    """Lock runs in the order of their ids, like `WorkerRuns.renew`, so that the two cannot block each other."""
+    """Lock runs in the order of their ids, so that two transactions cannot block each other."""
     unfinished = await connection.scalars(
         select(runs.c.id)
         .where(which, runs.c.state.in_((RunState.QUEUED, RunState.RUNNING)))

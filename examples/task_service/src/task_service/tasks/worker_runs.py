@@ -210,35 +210,16 @@ class WorkerRuns:
             for row in rows
         ]
 
-    async def renew(self, held: Collection[AcquiredRun]) -> list[AcquiredRun]:
-        """Renew leases, all in one statement.
+    async def renew(self, run: AcquiredRun) -> bool:
+        """Renew the lease of a run that the worker believes to hold.
 
-        Args:
-            held: The runs that the worker believes to hold. A run that it acquired without knowing (the answer to the commit
-                was lost) is not renewed, and so another worker reclaims it.
+        A run that it acquired without knowing (the answer to the commit was lost) is not renewed, and so another worker
+        reclaims it.
 
         Returns:
-            The runs that the worker does hold.
+            False if the worker does not hold the run.
         """
-        # Locked in the order of their ids, like the deletion of a task, so that the two cannot block each other.
-        own = (
-            select(runs.c.id)
-            .where(
-                runs.c.id.in_([run.run_id for run in held]),
-                runs.c.state == RunState.RUNNING,
-                runs.c.claimed_by == self.worker_id,
-            )
-            .order_by(runs.c.id)
-            .with_for_update()
-        )
-        renewed = await self.db.execute(
-            update(runs)
-            .where(runs.c.id.in_(own))
-            .values(lease_expires_at=self.clock.now() + self.lease)
-            .returning(runs.c.id, runs.c.attempt)
-        )
-        attempts = {row.id: row.attempt for row in renewed}
-        return [run for run in held if attempts.get(run.run_id) == run.attempt]
+        return await self._change(run, lease_expires_at=self.clock.now() + self.lease)
 
     async def observed_leases(self) -> list[ObservedLease]:
         """The leases of all running runs."""
@@ -347,13 +328,7 @@ class WorkerRuns:
         Returns:
             False if the worker no longer held the run; then nothing was written.
         """
-        saved = await self.db.execute(
-            update(runs)
-            .where(_held_by(run))
-            .values(progress=progress.fraction, progress_text=progress.text)
-            .returning(runs.c.id)
-        )
-        return bool(saved)
+        return await self._change(run, progress=progress.fraction, progress_text=progress.text)
 
     async def finish(self, run: AcquiredRun, outcome: Outcome) -> bool:
         """End a run, whose log is complete.
@@ -369,13 +344,12 @@ class WorkerRuns:
         now = self.clock.now()
         if outcome.state.is_failure:
             values["report_due_at"] = now
-        ended = await self.db.execute(
-            update(runs)
-            .where(_held_by(run))
-            .values(finished_at=now, lease_expires_at=None, **values)
-            .returning(runs.c.id)
-        )
-        return bool(ended)
+        return await self._change(run, finished_at=now, lease_expires_at=None, **values)
+
+    async def _change(self, run: AcquiredRun, **values: Any) -> bool:
+        """Write columns of a run in one statement; False if the worker does not hold the run."""
+        this = update(runs).where(_held_by(run))
+        return bool(await self.db.execute(this.values(values).returning(runs.c.id)))
 
 
 def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
