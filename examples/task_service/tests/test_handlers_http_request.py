@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
@@ -48,7 +49,10 @@ async def nothing_allowed() -> list[str]:
 
 def handler(resolve: Any = None, networks: Sequence[Any] = LOOPBACK) -> HttpRequest:
     environment = HandlerEnvironment(allowed_commands=nothing_allowed, allowed_networks=networks)
-    return HttpRequest(environment, resolve=resolve)
+    handler = HttpRequest(environment)
+    if resolve is not None:
+        handler.policy = replace(handler.policy, resolve=resolve)
+    return handler
 
 
 async def run(

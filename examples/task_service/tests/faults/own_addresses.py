@@ -9,6 +9,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import ip_network
 
 from msk_auth import SystemClock
@@ -46,7 +47,8 @@ async def is_reached(url: str, *allowed: str) -> bool:
         return [PUBLIC]
 
     networks = [LOOPBACK, *map(ip_network, allowed)]
-    handler = HttpRequest(HandlerEnvironment(no_commands, networks), resolve=resolve)
+    handler = HttpRequest(HandlerEnvironment(no_commands, networks))
+    handler.policy = replace(handler.policy, resolve=resolve)
     context = RunContext("run_1", 1, SystemClock(), NoLog())
     result = await asyncio.wait_for(handler.run(HttpRequestParams(url=url), context), 60)
     return result.exit_code == 0

@@ -27,7 +27,6 @@ from .base import Handler, HandlerEnvironment, HandlerParams, HandlerResult, Run
 from .outbound import (
     OutboundPolicy,
     OutboundRefused,
-    Resolve,
     host_of,
     parse_url,
     port_of,
@@ -113,9 +112,8 @@ class HttpRequestParams(HandlerParams):
 class HttpRequest(Handler[HttpRequestParams]):
     """Sends one request. Succeeds with a status below 400, exit code 0; otherwise the exit code is the status.
 
-    Args:
-        environment: The permitted internal networks.
-        resolve: Replaces the machine's resolver.
+    Attributes:
+        policy: The addresses that may be reached.
     """
 
     name: ClassVar[str] = "http_request"
@@ -125,14 +123,14 @@ class HttpRequest(Handler[HttpRequestParams]):
     )
     Params = HttpRequestParams
 
-    def __init__(self, environment: HandlerEnvironment, *, resolve: Resolve | None = None) -> None:
+    def __init__(self, environment: HandlerEnvironment) -> None:
         super().__init__(environment)
-        self._policy = OutboundPolicy(environment.allowed_networks, resolve)
+        self.policy = OutboundPolicy(environment.allowed_networks)
 
     async def check(self, params: HttpRequestParams) -> None:
         """Refuse an internal address immediately. A name is resolved and checked at the time of the run."""
         try:
-            self._policy.check_literal(parse_url(params.url))
+            self.policy.check_literal(parse_url(params.url))
         except OutboundRefused as refusal:
             raise InputInvalid.of("params.url", str(refusal)) from None
 
@@ -158,7 +156,7 @@ class HttpRequest(Handler[HttpRequestParams]):
             request = _request(params.method, url, headers, body)
             context.check_lease()
             context.log("system", f"{params.method} {url}\n")
-            async with send(self._policy, request, url) as response:
+            async with send(self.policy, request, url) as response:
                 context.log("system", f"{response.status_code} {response.reason_phrase}\n")
                 target = _redirect_target(params.method, url, response)
                 if target is None:

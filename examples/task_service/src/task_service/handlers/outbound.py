@@ -25,6 +25,7 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -149,6 +150,21 @@ def port_of(url: URL) -> int:
     return url.port if url.port is not None else {"http": 80, "https": 443}[url.scheme]
 
 
+def _resolver() -> Resolve:
+    # Its own pool: slow name servers must not occupy the threads of the default executor.
+    pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="resolver")
+
+    def look_up(host: str, port: int) -> list[str]:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [str(entry[4][0]) for entry in found]
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return await asyncio.get_running_loop().run_in_executor(pool, look_up, host, port)
+
+    return resolve
+
+
+@dataclass(frozen=True)
 class OutboundPolicy:
     """Applies rule 3, and allows the networks that the operator has permitted.
 
@@ -158,22 +174,15 @@ class OutboundPolicy:
         is_own: Replaces :func:`is_own`.
     """
 
-    def __init__(
-        self,
-        allowed_networks: Sequence[Network] = (),
-        resolve: Resolve | None = None,
-        *,
-        is_own: Callable[[Address], bool] = is_own,
-    ) -> None:
-        self._allowed_networks = tuple(allowed_networks)
-        self._resolve = _resolver() if resolve is None else resolve
-        self._is_own = is_own
+    allowed_networks: Sequence[Network] = ()
+    resolve: Resolve = field(default_factory=_resolver)
+    is_own: Callable[[Address], bool] = is_own
 
     def permits(self, address: Address) -> bool:
         """True if `address` may be reached now."""
-        if any(address in network for network in self._allowed_networks):
+        if any(address in network for network in self.allowed_networks):
             return True
-        return is_public(address) and not self._is_own(address)
+        return is_public(address) and not self.is_own(address)
 
     def check_literal(self, url: URL) -> None:
         """Refuse a URL whose host is a forbidden address. Names are checked when they are resolved.
@@ -197,7 +206,7 @@ class OutboundPolicy:
             found = [literal]
         else:
             try:
-                texts = await self._resolve(host, port_of(url))
+                texts = await self.resolve(host, port_of(url))
                 found = [ip_address(text) for text in dict.fromkeys(texts)]
             except (OSError, ValueError):  # a name that is not valid, or an address with a zone
                 found = []
@@ -215,20 +224,6 @@ def _literal(host: str) -> Address | None:
         return None
     # ip_address() reads zones (fe80::1%eth0), which would choose the network interface.
     return None if "%" in host else address
-
-
-def _resolver() -> Resolve:
-    # Its own pool: slow name servers must not occupy the threads of the default executor.
-    pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="resolver")
-
-    def look_up(host: str, port: int) -> list[str]:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [str(entry[4][0]) for entry in found]
-
-    async def resolve(host: str, port: int) -> Sequence[str]:
-        return await asyncio.get_running_loop().run_in_executor(pool, look_up, host, port)
-
-    return resolve
 
 
 @cache
