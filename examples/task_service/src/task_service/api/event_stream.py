@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -38,9 +38,8 @@ class StreamLimit:
         try:
             yield
         finally:
-            self._open[user_id] -= 1
-            if self._open[user_id] == 0:
-                del self._open[user_id]
+            # Without users who have none.
+            self._open -= Counter([user_id])
 
 
 class EventStream(Response):
@@ -58,7 +57,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        produce: Callable[[Write], Awaitable[None]],
+        produce: Callable[[Write], Coroutine[Any, Any, None]],
         *,
         stopping: asyncio.Event,
         held: AbstractContextManager[None],
@@ -72,13 +71,6 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        with self._held:
-            await self._stream(receive, send)
-
-    async def _stream(self, receive: Receive, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        )
 
         async def write(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -87,17 +79,20 @@ class EventStream(Response):
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        async with asyncio.TaskGroup() as group:
-            ends = [
-                group.create_task(_awaited(self._produce(write))),
-                group.create_task(until_disconnected()),
-                group.create_task(_awaited(self._stopping.wait())),
-            ]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in ends:
-                task.cancel()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _awaited(awaitable: Awaitable[object]) -> None:
-    await awaitable
+        start = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        with self._held:
+            await send(start)
+            async with asyncio.TaskGroup() as group:
+                ends: list[asyncio.Task[Any]] = [
+                    group.create_task(self._produce(write)),
+                    group.create_task(until_disconnected()),
+                    group.create_task(self._stopping.wait()),
+                ]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for task in ends:
+                    task.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

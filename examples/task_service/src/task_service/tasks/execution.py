@@ -154,7 +154,10 @@ class Execution:
 
         def report(progress: Progress) -> None:
             text = None if progress.text is None else output.mask(progress.text)
-            self._report_progress(replace(progress, text=text))
+            progress = replace(progress, text=text)
+            if progress != self._progress:
+                self._progress = progress
+                self._has_progressed.set()
 
         context = RunContext(
             run_id=run.run_id,
@@ -192,11 +195,6 @@ class Execution:
                 return
             await _until_answered(partial(self.worker_runs.append_log, self.run, batch))
             self.worker_runs.notifications.run_changed(self.run.run_id)
-
-    def _report_progress(self, progress: Progress) -> None:
-        if progress != self._progress:
-            self._progress = progress
-            self._has_progressed.set()
 
     async def _save_progress(self) -> None:
         """Save the handler's latest report, at most once a second."""
