@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from examples.task_service.tests import sqlite_connections
 from examples.task_service.tests.postgres_pool import PostgresPool
+from prometheus_client import CollectorRegistry
 from pydantic import ConfigDict, SecretStr
 from sqlalchemy import event, insert, update
 from sqlalchemy.exc import OperationalError
@@ -37,6 +38,7 @@ from task_service.handlers import (
     HandlerResult,
     RunContext,
 )
+from task_service.observability import RunMetrics
 from task_service.parameter_keys import ParameterKeys
 from task_service.tasks.models import LogLine, NewTask, Run, Task
 from task_service.tasks.notifications import Notifications
@@ -123,6 +125,7 @@ class Anything(Handler[AnythingParams]):
 
 
 WORK: dict[str, Any] = {}
+OBSERVER = RunMetrics(CollectorRegistry())
 PARAMETER_KEYS = ParameterKeys({"2026-01-01-test": bytes(range(32))}, "2026-01-01-test")
 
 

@@ -19,6 +19,7 @@ from examples.task_service.tests.runs_support import (
     ADMIN,
     ANN,
     BOB,
+    OBSERVER,
     WORK,
     World,
     add_user,
@@ -116,6 +117,7 @@ class Deployment(World):
         runner = Runner(
             WorkerRuns(db, self.clock, self.config, notifications),
             self.parameters,
+            OBSERVER,
             concurrency=concurrency,
             poll=poll,
         )

@@ -18,6 +18,7 @@ import pytest
 from examples.task_service.tests import runs_support
 from examples.task_service.tests.runs_support import (
     ANN,
+    OBSERVER,
     WORK,
     FakeClock,
     database,
@@ -65,7 +66,7 @@ class World(runs_support.World):
         return Runner(
             WorkerRuns(self.db, self.clock, self.config, notifications, lease=lease),
             self.parameters,
-            **{"poll": timedelta(seconds=0.05)} | options,
+            **{"observer": OBSERVER, "poll": timedelta(seconds=0.05)} | options,
         )
 
     @asynccontextmanager

@@ -374,7 +374,7 @@ async def _work(settings: Settings, grace: timedelta) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop_in_order, number)
     registry = CollectorRegistry()
-    worker = Worker.beside(settings, observer=RunMetrics(registry))
+    worker = Worker.beside(settings, RunMetrics(registry))
     try:
         await migrate_database(worker.db)
         keys = await check_parameter_keys(worker.db, settings.parameter_keys)

@@ -68,7 +68,7 @@ class Worker:
         keys: ParameterKeys,
         *,
         serving: bool,
-        observer: RunMetrics | None = None,
+        observer: RunMetrics,
     ) -> None:
         async def allowed_commands() -> tuple[str, ...]:
             listed = (await config.current()).allowed_commands
@@ -99,14 +99,14 @@ class Worker:
         self.runner = Runner(
             WorkerRuns(db, clock, config, self.notifications),
             self.parameters,
+            observer,
             concurrency=settings.workers,
             should_acquire=no_worker_lives if stands_in else None,
-            observer=observer,
             tracing=self.tracing,
         )
 
     @classmethod
-    def beside(cls, settings: Settings, *, observer: RunMetrics | None = None) -> Worker:
+    def beside(cls, settings: Settings, observer: RunMetrics) -> Worker:
         """A worker beside processes that serve. Does not use the data folder, and opens no connection.
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from traceback import format_exception
@@ -70,16 +70,12 @@ class Execution:
         worker_runs: Writes its log, progress and outcome.
         parameters: Opens the parameters of the run.
         lease: The time until which this process may act on the run.
-
-    Attributes:
-        outcome: The outcome of the run, after it is written.
     """
 
     run: AcquiredRun
     worker_runs: WorkerRuns
     parameters: TaskParameters
     lease: RunLease
-    outcome: Outcome | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._clock = self.worker_runs.clock
@@ -93,8 +89,12 @@ class Execution:
         if not self._stop_reason.done():
             self._stop_reason.set_result(reason)
 
-    async def execute(self) -> None:
-        """Execute the run and write its outcome. Errors are logged; the lease then expires and another worker takes over."""
+    async def execute(self) -> Outcome | None:
+        """Execute the run and write its outcome. Errors are logged; the lease then expires and another worker takes over.
+
+        Returns:
+            The outcome; None if this worker did not end the run.
+        """
         saving = [
             asyncio.create_task(self._save_log()),
             asyncio.create_task(self._save_progress()),
@@ -104,15 +104,17 @@ class Execution:
             if end is StopReason.LEASE_LOST:
                 # This worker must not write.
                 _log.warning("stopped the run %s: %s", self.run.run_id, end.value)
-                return
+                return None
             self._log.close()
             await saving[0]
-            if not await _until_answered(lambda: self._settle(end)):
-                _log.warning("another worker holds the run %s now", self.run.run_id)
+            if await _until_answered(lambda: self._settle(end)):
+                return None if isinstance(end, StopReason) else end
+            _log.warning("another worker holds the run %s now", self.run.run_id)
         except Exception as error:  # noqa: BLE001 - logged; other runs go on
             log_failure(f"cannot finish the run {self.run.run_id}", error)
         finally:
             await background.end(*saving)
+        return None
 
     async def _work(self) -> Outcome | StopReason:
         """Let the handler work, and return the outcome, or the reason to stop."""
@@ -211,9 +213,7 @@ class Execution:
         """Write the outcome, or release the run; False if this worker no longer holds the run."""
         if isinstance(end, StopReason):
             return await self.worker_runs.release(self.run)
-        is_finished = await self.worker_runs.finish(self.run, end)
-        self.outcome = end if is_finished else None
-        return is_finished
+        return await self.worker_runs.finish(self.run, end)
 
 
 async def _until_answered(write: Callable[[], Awaitable[T]]) -> T:

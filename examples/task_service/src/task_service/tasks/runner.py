@@ -47,19 +47,19 @@ class Runner:
     Args:
         worker_runs: The operations of this worker, with its clock, its lease and the notifications of this process.
         parameters: Opens the parameters of runs.
+        observer: Called with the executed runs.
         concurrency: The number of runs executed at once.
         poll: The time between checks without a notification.
         should_acquire: Called once in a poll. While it returns False, other workers acquire the runs.
-        observer: Called with the executed runs.
         tracing: Begins and ends the spans of runs; None makes none.
     """
 
     worker_runs: WorkerRuns
     parameters: TaskParameters
+    observer: RunMetrics
     concurrency: int = 4
     poll: timedelta = timedelta(seconds=1)
     should_acquire: Callable[[], Awaitable[bool]] | None = None
-    observer: RunMetrics | None = None
     tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
@@ -199,16 +199,14 @@ class Runner:
         # Only in this task, like the handler's log lines.
         current_request.set(run.request)
         began = self._clock.monotonic()
-        if self.observer is not None:
-            self.observer.started(run.waited)
+        self.observer.started(run.waited)
+        outcome = None
         try:
-            await execution.execute()
-            outcome = execution.outcome
-            if self.observer is not None and outcome is not None:
+            outcome = await execution.execute()
+            if outcome is not None:
                 self.observer.ended(outcome.state, self._clock.monotonic() - began)
         finally:
             if self.tracing is not None and span is not None:
-                outcome = execution.outcome
                 self.tracing.end_run(span, None if outcome is None else outcome.state)
             del self._executions[execution]
             self._notifications.run_changed(run.run_id)
