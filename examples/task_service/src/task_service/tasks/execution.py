@@ -125,35 +125,55 @@ class Execution:
             await asyncio.wait(
                 waited_for, timeout=run.timeout_seconds, return_when=asyncio.FIRST_COMPLETED
             )
+            if work.cancelled():
+                return Outcome(RunState.FAILED, error="The handler cancelled itself.")
             if work.done():
-                return _outcome_of(run, work)
+                return work.result()
         finally:
             work.cancel()
         await asyncio.wait({work}, timeout=STOP_SECONDS)
         if not work.done():
             _log.error("the handler %s of the run %s does not stop", run.handler, run.run_id)
-        elif not work.cancelled() and (error := work.exception()) is not None:
-            _log.warning("the run %s failed while it was stopped", run.run_id, exc_info=error)
         if not self._stop_reason.done():
             message = f"The run took longer than {run.timeout_seconds} seconds."
             return Outcome(RunState.TIMED_OUT, error=message)
         reason = self._stop_reason.result()
         return Outcome(RunState.CANCELLED) if reason is StopReason.CANCELLED else reason
 
-    async def _handle(self) -> HandlerResult:
+    async def _handle(self) -> Outcome | StopReason:
+        """Call the handler, and return the outcome, or the reason why there is none."""
         run = self.run
         if run.attempt > 1:
             self._log.write(
                 "system",
                 f"Attempt {run.attempt}: the worker of the previous attempt stopped.\n",
             )
+        output = MaskedOutput(self._log, ())
         try:
             # Validated again, because the deployment and the administrator's list may have changed.
             work = await self.parameters.prepare(run.task_id, run.handler, run.params)
+            output = MaskedOutput(self._log, work.secrets)
+            result = await work.handler.run(work.params, self._context(output))
         except InputInvalid as refusal:
-            return HandlerResult(error=refusal.detail)
-        output = MaskedOutput(self._log, work.secrets)
+            result = HandlerResult(error=refusal.detail)
+        except LeaseLost:
+            return StopReason.LEASE_LOST
+        except StoreUnavailable:
+            # The settings could not be read, so the work has not begun.
+            return StopReason.RELEASED
+        except Exception as error:  # noqa: BLE001 - logged
+            # The message of the handler, or of a library, may have secrets.
+            trace = HandlerError(output.mask("".join(format_exception(error))))
+            _log.error("the handler %s failed the run %s", run.handler, run.run_id, exc_info=trace)
+            result = HandlerResult(error="The handler failed. The reason is in the service's log.")
+        finally:
+            output.flush()
+        if result.error is None:
+            return Outcome(RunState.SUCCEEDED, result.exit_code)
+        reason = one_line(output.mask(result.error), _MAX_ERROR)
+        return Outcome(RunState.FAILED, result.exit_code, reason)
 
+    def _context(self, output: MaskedOutput) -> RunContext:
         def report(progress: Progress) -> None:
             text = None if progress.text is None else output.mask(progress.text)
             progress = replace(progress, text=text)
@@ -161,7 +181,8 @@ class Execution:
                 self._progress = progress
                 self._has_progressed.set()
 
-        context = RunContext(
+        run = self.run
+        return RunContext(
             run_id=run.run_id,
             attempt=run.attempt,
             clock=self._clock,
@@ -170,21 +191,6 @@ class Execution:
             lease=self.lease,
             traceparent=None if run.request is None else run.request.traceparent,
         )
-        try:
-            result = await work.handler.run(work.params, context)
-        except (LeaseLost, StoreUnavailable):
-            raise
-        except Exception as error:
-            trace = "".join(format_exception(error))
-            if output.mask(trace) == trace:
-                raise
-            # The message of the handler, or of a library, would be logged.
-            raise HandlerError(output.mask(trace)) from None
-        finally:
-            output.flush()
-        if result.error is not None:
-            result = replace(result, error=output.mask(result.error))
-        return result
 
     async def _save_log(self) -> None:
         """Save the handler's output within a tenth of a second, until the log is closed and saved."""
@@ -225,29 +231,6 @@ async def _until_answered(write: Callable[[], Awaitable[T]]) -> T:
         except StoreUnavailable:
             await asyncio.sleep(pause)
             pause = min(MAX_BACKOFF_SECONDS, 2 * pause)
-
-
-def _outcome_of(run: AcquiredRun, work: asyncio.Task[HandlerResult]) -> Outcome | StopReason:
-    """The outcome of a run whose handler has stopped."""
-    if work.cancelled():
-        return Outcome(RunState.FAILED, error="The handler cancelled itself.")
-    error = work.exception()
-    match error:
-        case None:
-            result = work.result()
-            if result.error is None:
-                return Outcome(RunState.SUCCEEDED, result.exit_code)
-            return Outcome(RunState.FAILED, result.exit_code, one_line(result.error, _MAX_ERROR))
-        case LeaseLost():
-            return StopReason.LEASE_LOST
-        case StoreUnavailable():
-            # The settings could not be read, so the work has not begun.
-            return StopReason.RELEASED
-        case _:
-            _log.error("the handler %s failed the run %s", run.handler, run.run_id, exc_info=error)
-            return Outcome(
-                RunState.FAILED, error="The handler failed. The reason is in the service's log."
-            )
 
 
 def log_failure(what: str, error: Exception) -> None:
