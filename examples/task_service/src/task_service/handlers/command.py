@@ -228,6 +228,10 @@ class ProgressLines:
             text: The piece.
             is_over: True for the last piece.
         """
+        if not self._held and ":" not in text:
+            # A flood of short lines would keep the event loop from renewing the lease.
+            self._at_line_start = text.endswith("\n") if text else self._at_line_start
+            return text
         text, self._held, kept = self._held + text, "", ""
         for line in _LINES.findall(text):
             is_whole = is_over or line.endswith("\n")
