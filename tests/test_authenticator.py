@@ -782,9 +782,11 @@ async def test_a_proxy_shares_round_trips_as_the_store_behind_it_does() -> None:
 
 @ON_A_LOOP
 @pytest.mark.usefixtures("no_wait_limit")
-async def test_many_requests_with_one_credential_read_once() -> None:
+@pytest.mark.parametrize("networks", [None, ["203.0.113.0/24"]])
+async def test_many_requests_with_one_credential_read_once(networks: list[str] | None) -> None:
     here = Awaiting(lease=LEASE)
-    created = await here.create()
+    # The address of each request is checked after the outcome is shared.
+    created = await here.create(networks=networks)
     find, reads = here.store.find, []
 
     async def slow_find(key_id: str) -> Any:
@@ -793,7 +795,7 @@ async def test_many_requests_with_one_credential_read_once() -> None:
         return await find(key_id)
 
     here.store.find = slow_find  # type: ignore[method-assign]
-    await asyncio.gather(*(here.use(created) for _ in range(100)))
+    await asyncio.gather(*(here.use(created, address="203.0.113.7") for _ in range(100)))
     assert reads == [created.record.id]
     with pytest.raises(Problem):
         await here.auth.authenticate(["Bearer x"])
@@ -889,11 +891,11 @@ class Awaiting:
             **options,
         )
 
-    async def create(self) -> Any:
-        return await self.auth.create_key(self.world.login(), name="ci")
+    async def create(self, **options: Any) -> Any:
+        return await self.auth.create_key(self.world.login(), name="ci", **options)
 
-    async def use(self, created: Any) -> None:
-        await self.auth.authenticate([f"Bearer {created.value.reveal()}"])
+    async def use(self, created: Any, **options: Any) -> None:
+        await self.auth.authenticate([f"Bearer {created.value.reveal()}"], **options)
 
     async def last_used_at(self, created: Any) -> object:
         record = await self.store.find(created.record.id)
