@@ -88,12 +88,7 @@ def parse_revocation(body: bytes, content_type: str | None) -> str:
     members: Mapping[str, object]
     readers: dict[str, Reader] = {"token": _text, "token_type_hint": lambda hint: hint}
     if content_type is not None and _media_type(content_type).lower() == FORM_TYPE:
-        try:
-            form = parse_qs(
-                body.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS
-            )
-        except ValueError:
-            raise InputInvalid.of("", "The form is malformed.") from None
+        form = _parameters(body, _MAX_FORM_FIELDS)
         # Unknown parameters are ignored, as OAuth clients expect (RFC 6749, section 3.2).
         members = {"token": form["token"]} if "token" in form else {}
         readers = {"token": _once(_text)}
@@ -114,14 +109,8 @@ def parse_query(query: bytes, names: Collection[str]) -> dict[str, Any]:
         InputInvalid: With every parameter that is wrong, or unknown: a misspelt one would not limit what is listed, or would make a
             key of another owner.
     """
-    try:
-        parameters = parse_qs(
-            query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
-        )
-    except ValueError:
-        raise InputInvalid.of("", "The query has too many parameters.") from None
     readers = {name: _once(_PARAMETERS.get(name, _text)) for name in names}
-    return _read(parameters, readers, kind="query parameter")
+    return _read(_parameters(query, _MAX_PARAMETERS), readers, kind="query parameter")
 
 
 def read_object(body: bytes, content_type: str | None) -> dict[str, object]:
@@ -264,6 +253,16 @@ def _once(read: Reader) -> Reader:
         return read(values[0])
 
     return read_values
+
+
+def _parameters(raw: bytes, most: int) -> dict[str, list[str]]:
+    """The values of each parameter of a query or a form."""
+    try:
+        text = raw.decode("ascii")
+        return parse_qs(text, keep_blank_values=True, max_num_fields=most)
+    except ValueError:
+        message = f"Send at most {most} parameters, percent-encoded."
+        raise InputInvalid.of("", message) from None
 
 
 def _media_type(content_type: str) -> str:
