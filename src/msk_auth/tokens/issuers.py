@@ -200,7 +200,6 @@ class ExternalIssuer(TokenIssuer):
         keys = self.keys.find(kid)
         if not any(key.verify(algorithm, token.message, token.signature) for key in keys):
             raise CredentialRefused("token_invalid")
-        self._check_audience(claims)
         self._check_kind(header, claims)
         issued_at, expires_at = moment(claims, "iat"), moment(claims, "exp")
         if not issued_at < expires_at or expires_at - issued_at > self.max_lifetime:
@@ -241,29 +240,23 @@ class ExternalIssuer(TokenIssuer):
             raise CredentialRefused("token_invalid")
         return algorithm, kid
 
-    def _check_audience(self, claims: Claims) -> None:
-        name = self.rules.audience
-        named = audience(claims) if name == "aud" else {text(claims, name)}
-        if self.audiences.isdisjoint(named):
-            raise CredentialRefused("token_invalid")
-
     def _check_kind(self, header: Mapping[str, object], claims: Claims) -> None:
+        """Check that the token is for this application, and of the right kind and tenant."""
         rules = self.rules
-        if ("events" in claims) != (rules.kind == "logout"):
-            raise CredentialRefused("token_invalid")
-        if "cnf" in claims and not self._allow_bound:
-            raise CredentialRefused("token_invalid")
-        for name in rules.requires:
-            text(claims, name)
-        if any(claims.get(name) != value for name, value in self._fixed.items()):
-            raise CredentialRefused("token_invalid")
+        named = audience(claims) if rules.audience == "aud" else {text(claims, rules.audience)}
         # A token for several clients belongs to the client that requested it (OpenID Connect Core, section 3.1.3.7).
         is_shared = rules.kind == "id" and "aud" in claims and len(audience(claims)) > 1
-        if is_shared and claims.get("azp") not in [*self.audiences]:
-            raise CredentialRefused("token_invalid")
-        if _typ(header) not in rules.kind_types and not rules.is_kind(claims):
-            raise CredentialRefused("token_invalid")
-        if not self.provider.value.is_of_tenant(claims, self.tenant):
+        for name in rules.requires:
+            text(claims, name)
+        if (
+            self.audiences.isdisjoint(named)
+            or (is_shared and claims.get("azp") not in [*self.audiences])
+            or ("events" in claims) != (rules.kind == "logout")
+            or ("cnf" in claims and not self._allow_bound)
+            or any(claims.get(name) != value for name, value in self._fixed.items())
+            or (_typ(header) not in rules.kind_types and not rules.is_kind(claims))
+            or not self.provider.value.is_of_tenant(claims, self.tenant)
+        ):
             raise CredentialRefused("token_invalid")
 
 
