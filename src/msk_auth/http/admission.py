@@ -97,7 +97,7 @@ def known_principal(memory: Memory, authenticator: BaseAuthenticator[UserT]) -> 
         raise ConfigurationError(_WITHOUT_GUARD)
     found: Principal[UserT] | Problem = outcome[2]
     if not isinstance(found, Principal):
-        raise _without_frames(found)
+        raise found.with_traceback(None)  # its frames reference the credentials
     return found
 
 
@@ -186,10 +186,6 @@ def refusal(problem: Problem, policy: Policy) -> Problem:
     """The problem to raise for a refused request, perhaps refused before."""
     if isinstance(problem, CredentialsMissing) and not problem.args:
         return policy.credentials_missing()
-    return _without_frames(problem)
-
-
-def _without_frames(problem: Problem) -> Problem:
     # The frames of the first exception reference the credentials.
     return problem.with_traceback(None)
 

@@ -387,8 +387,7 @@ class SigningKey:
                 f"The key {self.kid!r} is a public key and has nothing to export."
             )
         if self.algorithm == "HS256":
-            secret: bytes = self._secret
-            return secret
+            return bytes(self._secret)
         return _private_pem(self._secret)
 
     def sign(self, message: bytes) -> bytes:
