@@ -292,14 +292,10 @@ EDITABLE: Final = tuple(name for name, each in INPUTS.items() if each.is_editabl
 
 def as_json(value: object) -> object:
     """A record's value for JSON: times of RFC 3339, sets sorted."""
-    match value:
-        case datetime():
-            utc = value.astimezone(UTC)
-            return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
-        case frozenset():
-            return sorted(cast("frozenset[str]", value))
-        case _:
-            return value
+    if isinstance(value, datetime):
+        utc = value.astimezone(UTC)
+        return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return sorted(cast("frozenset[str]", value)) if isinstance(value, frozenset) else value
 
 
 def clean_new(given: Mapping[str, object], wrong: list[FieldError]) -> dict[str, Any]:

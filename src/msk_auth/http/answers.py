@@ -123,8 +123,8 @@ class ProblemRenderer:
         document: dict[str, object] = {"type": "about:blank", "title": title, "status": status}
         if detail is not None and detail not in {title, _PHRASES.get(status, "")}:
             document["detail"] = detail
-        more: Mapping[str, object] = {} if members is None else members
-        document |= {name: value for name, value in more.items() if name not in _GENERIC_MEMBERS}
+        more = (members or {}).items()
+        document |= {name: value for name, value in more if name not in _GENERIC_MEMBERS}
         return Answer(status, (("content-type", PROBLEM_TYPE), NO_STORE), to_json(document))
 
 

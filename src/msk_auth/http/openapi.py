@@ -34,7 +34,6 @@ OWN: Final = "msk_auth."
 _LOGIN: Final = f"{OWN}login"
 _ANY: Final = f"{OWN}any"
 _KEY: Final = f"{OWN}key"
-_GUARDS: Final = frozenset({_LOGIN, _ANY, _KEY})
 _REF: Final = "#/components/schemas/"
 
 _SCHEMES: Final[Json] = {
@@ -407,7 +406,7 @@ def complete_document(
 
 def _guards_in(schemes: Json) -> list[str]:
     """The names from :func:`scheme_name` among the names of schemes."""
-    return [name for name in schemes if name.split()[0] in _GUARDS]
+    return [name for name in schemes if name.startswith(OWN)]
 
 
 def _alternatives(
