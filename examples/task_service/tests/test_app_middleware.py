@@ -133,7 +133,7 @@ def around(
         HeadAsGet(BodyLimit(cookie)),
         clock=clock,
         metrics=metrics or Metrics(),
-        route_of=lambda _: None,
+        templates={},
         answer=answer,
         key_activity=cast("Any", None),  # no request has a key
     )

@@ -16,7 +16,6 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Scope
 
 from msk_auth import Clock
 from msk_auth.errors import InputInvalid, NotFound, Problem
@@ -197,11 +196,6 @@ def _allowed_methods(routers: Sequence[APIRouter], path: str) -> set[str]:
 
 
 def _add_middleware(app: FastAPI, it: Services, routers: Sequence[APIRouter]) -> None:
-    templates: dict[object, str] = {route.endpoint: route.path for route in _routes(routers)}
-
-    def route_of(scope: Scope) -> str | None:
-        return templates.get(scope.get("endpoint"))
-
     base_url = it.settings.base_url
     # The last middleware is the outermost.
     app.add_middleware(Compression)
@@ -220,7 +214,7 @@ def _add_middleware(app: FastAPI, it: Services, routers: Sequence[APIRouter]) ->
         RequestLog,
         clock=it.clock,
         metrics=it.metrics,
-        route_of=route_of,
+        templates={route.endpoint: route.path for route in _routes(routers)},
         answer=_answer,
         key_activity=it.key_activity,
         tracing=it.tracing,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -102,7 +102,7 @@ class RequestLog:
         app: The application inside.
         clock: Measures the time of a response.
         metrics: Counts responses.
-        route_of: The path template of a routed request, from its scope.
+        templates: The path templates of routes by their endpoints.
         answer: Renders a problem.
         key_activity: Counts requests of keys.
         tracing: Begins and ends spans; None makes none.
@@ -111,7 +111,7 @@ class RequestLog:
     app: ASGIApp
     clock: Clock
     metrics: Metrics
-    route_of: Callable[[Scope], str | None]
+    templates: Mapping[object, str]
     answer: Answer
     key_activity: KeyActivity
     tracing: Tracing | None = None
@@ -170,7 +170,7 @@ class RequestLog:
         seconds: float,
         span: Span | None,
     ) -> None:
-        route = self.route_of(scope) or "unmatched"
+        route = self.templates.get(scope.get("endpoint"), "unmatched")
         status = _CLIENT_CLOSED_REQUEST if sent.status is None else sent.status
         self.metrics.answered(method, route, status, None if sent.is_stream else seconds)
         principal = record.principal

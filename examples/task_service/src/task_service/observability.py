@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from platform import python_version
 from typing import Any, Final, Literal, cast
@@ -56,23 +57,19 @@ class RunMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        histogram = partial(Histogram, buckets=_RUN_BUCKETS, registry=registry)
         self._ended = Counter(
             "task_service_runs_ended",
             "Runs that this process has ended, by final state.",
             ["state"],
             registry=registry,
         )
-        self._wait = Histogram(
+        self._wait = histogram(
             "task_service_run_wait_seconds",
             "Time from the request for a run to its start in this process.",
-            buckets=_RUN_BUCKETS,
-            registry=registry,
         )
-        self._duration = Histogram(
-            "task_service_run_seconds",
-            "Time from the start of a run in this process to its end.",
-            buckets=_RUN_BUCKETS,
-            registry=registry,
+        self._duration = histogram(
+            "task_service_run_seconds", "Time from the start of a run in this process to its end."
         )
 
     def started(self, waited: timedelta) -> None:
@@ -133,11 +130,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "task_service_requests",
-            "Requests answered.",
-            ["method", "route", "status"],
-            registry=registry,
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self._requests = counter(
+            "task_service_requests", "Requests answered.", ["method", "route", "status"]
         )
         self._seconds = Histogram(
             "task_service_request_seconds",
@@ -146,37 +141,29 @@ class Metrics:
             buckets=_BUCKETS,
             registry=registry,
         )
-        self.in_flight = Gauge(
+        self.in_flight = gauge(
             "task_service_requests_in_flight",
             "Requests that are being answered, streams included.",
-            registry=registry,
         )
-        self.refusals = Counter(
+        self.refusals = counter(
             "task_service_auth_refusals",
             "Requests refused while authenticating, by code.",
             ["code"],
-            registry=registry,
         )
-        self._runs = Gauge(
-            "task_service_runs",
-            "Runs in the database that have not ended, by state.",
-            ["state"],
-            registry=registry,
+        self._runs = gauge(
+            "task_service_runs", "Runs in the database that have not ended, by state.", ["state"]
         )
-        self.audit_left_out = Counter(
+        self.audit_left_out = counter(
             "task_service_audit_left_out",
             "Audit entries of refusals that are in the process's log alone.",
-            registry=registry,
         )
-        self.connections = Gauge(
+        self.connections = gauge(
             "task_service_database_connections_in_use",
             "Connections of this process's pool that are in use.",
-            registry=registry,
         )
-        self.data_folder_free = Gauge(
+        self.data_folder_free = gauge(
             "task_service_data_folder_free_bytes",
             "Free space of the file system that has the data folder.",
-            registry=registry,
         )
         self.runs = RunMetrics(registry)
         add_process_metrics(registry)

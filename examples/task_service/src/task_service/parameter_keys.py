@@ -6,7 +6,6 @@ A worker gets only these keys, in its environment. With peppers it could make di
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,7 +38,7 @@ class ParameterKeys:
             pepper_id, _, encoded = entry.strip().partition("=")
             try:
                 values[pepper_id] = base64.b64decode(encoded, altchars=b"-_", validate=True)
-            except (binascii.Error, ValueError):
+            except ValueError:
                 values[pepper_id] = b""
             if not pepper_id or len(values[pepper_id]) != _BYTES:
                 raise ValueError("write the output of task-service parameter-keys")

@@ -161,7 +161,15 @@ class Services:
         self.tasks = Tasks(accounts, parameters)
         self.runs = Runs(accounts, self.config, worker.notifications, parameters)
         self.logs = LogReader(db, worker.notifications, clock)
-        self.failure_webhook = _failure_webhook(settings, db, clock)
+        self.failure_webhook = None
+        if settings.failure_webhook_url is not None and settings.failure_webhook_secret is not None:
+            self.failure_webhook = FailureWebhook(
+                db,
+                clock,
+                url=settings.failure_webhook_url,
+                secret=settings.failure_webhook_secret,
+                base_url=settings.base_url,
+            )
         self.status = StatusReport(
             db,
             clock,
@@ -204,10 +212,3 @@ class Services:
         """
         if not self.settings.on_sqlite:
             await agree_on_secrets(self.db, self._secrets.fingerprints, self._secrets.in_use)
-
-
-def _failure_webhook(settings: Settings, db: Database, clock: Clock) -> FailureWebhook | None:
-    url, secret = settings.failure_webhook_url, settings.failure_webhook_secret
-    if url is None or secret is None:
-        return None
-    return FailureWebhook(db, clock, url=url, secret=secret, base_url=settings.base_url)

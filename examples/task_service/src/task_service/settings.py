@@ -4,11 +4,10 @@ Settings that an administrator changes while it runs are in `accounts/config.py`
 start makes them in the data folder (`secrets_file.py`).
 """
 
-import binascii
 import difflib
 import os
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -38,12 +37,16 @@ Network: TypeAlias = IPv4Network | IPv6Network
 PREFIX: Final = "TASK_SERVICE_"
 
 
-def _entries(value: object) -> object:
-    return value.replace(",", " ").split() if isinstance(value, str) else value
+def _written(parse: Callable[[str], object]) -> BeforeValidator:
+    """Parses the text of a variable; a value of another type, such as a test's, is taken as it is."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
-_Networks: TypeAlias = Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_entries)]
-"""`10.0.0.0/8, ::1`; a single address is a network of one."""
+_Networks: TypeAlias = Annotated[
+    # A single address is a network of one.
+    tuple[IPvAnyNetwork, ...], NoDecode, _written(lambda text: text.replace(",", " ").split())
+]
+_Rule: TypeAlias = Annotated[ClaimRule | None, NoDecode, _written(ClaimRule.parse)]
 
 
 def _origin(value: str) -> str:
@@ -90,25 +93,12 @@ def _encrypted(value: str) -> str:
     return value
 
 
-def _parameter_keys(value: object) -> object:
-    return ParameterKeys.parse(value) if isinstance(value, str) else value
-
-
-def _claim_rule(value: object) -> object:
-    return ClaimRule.parse(value) if isinstance(value, str) and value else value or None
-
-
-_Rule: TypeAlias = Annotated[ClaimRule | None, NoDecode, BeforeValidator(_claim_rule)]
-
-
-def _webhook_secret(value: object) -> object:
+def _webhook_secret(value: str) -> bytes:
     """The bytes of `whsec_…`, the form of Standard Webhooks."""
-    if not isinstance(value, str):
-        return value
     prefix, _, encoded = value.partition("_")
     try:
         secret = b64decode(encoded, validate=True)
-    except binascii.Error:
+    except ValueError:
         secret = b""
     if prefix != "whsec" or not 24 <= len(secret) <= 64:
         raise ValueError("write whsec_ and the base64 of 24 to 64 random bytes")
@@ -120,10 +110,6 @@ def _folder(value: Path) -> Path:
         return value.expanduser().absolute()
     except RuntimeError:
         raise ValueError("its home folder is unknown; write an absolute path") from None
-
-
-def _upper(value: object) -> object:
-    return value.upper() if isinstance(value, str) else value
 
 
 def _default_data_dir() -> Path:
@@ -145,17 +131,12 @@ def _default_database_url(data: Mapping[str, Any]) -> str:
 
 
 def _default_base_url(data: Mapping[str, Any]) -> str:
-    host = data["host"]
+    # Clients cannot connect to the address that means all addresses.
+    host: str = data["host"]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not listened on
     # Port 0 means any free port, which is known only after the socket is bound.
     port = f":{data['port']}" if data["port"] else ""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return f"http://{host}{port}"
-    if address.is_unspecified:
-        # 0.0.0.0 is an address to listen on; clients cannot connect to it.
-        return f"http://{'127.0.0.1' if address.version == 4 else '[::1]'}{port}"
-    return f"http://{host}{port}" if address.version == 4 else f"http://[{host}]{port}"
+    return f"http://[{host}]{port}" if ":" in host else f"http://{host}{port}"
 
 
 class Settings(BaseSettings):
@@ -214,7 +195,7 @@ class Settings(BaseSettings):
     configuration. A command has all rights of the process, and can read the secrets in the data folder. So choose
     `listed` only for workers, which have no `secrets.json`, as their unit and container do."""
 
-    parameter_keys: Annotated[ParameterKeys, NoDecode, BeforeValidator(_parameter_keys)] = Field(
+    parameter_keys: Annotated[ParameterKeys, NoDecode, _written(ParameterKeys.parse)] = Field(
         default=NO_KEYS, repr=False
     )
     """Only for `task-service worker`: the keys that open the secrets in the parameters of tasks, as `task-service
@@ -253,12 +234,12 @@ class Settings(BaseSettings):
     """The address to which the service reports each failed or timed-out run, as a signed `POST`; unset reports none."""
 
     failure_webhook_secret: Annotated[
-        bytes | None, BeforeValidator(_webhook_secret), Field(validate_default=True)
+        bytes | None, _written(_webhook_secret), Field(validate_default=True)
     ] = Field(default=None, repr=False)
     """The secret that signs the reports (Standard Webhooks): `whsec_` and the base64 of 24 to 64 random bytes."""
 
     log_level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], _written(str.upper)
     ] = "INFO"
     """The least severe level that is logged."""
 

@@ -79,10 +79,7 @@ async def _verify(
     copied: dict[str, int], reading: AsyncConnection, writing: AsyncConnection
 ) -> None:
     for table in TABLES:
-        counts = [
-            await connection.scalar(select(func.count()).select_from(table))
-            for connection in (reading, writing)
-        ]
+        counts = [await _count(table, reading), await _count(table, writing)]
         if counts != [copied[table.name]] * 2:
             raise ConfigurationError(
                 f"The table {table.name} has {counts[0]} rows, and its copy {counts[1]}."
@@ -92,13 +89,15 @@ async def _verify(
 
 async def _refuse_unless_empty(connection: AsyncConnection) -> None:
     for table in TABLES:
-        if await connection.scalar(
-            select(func.count()).select_from(select(table).limit(1).subquery())
-        ):
+        if await _count(table, connection):
             raise ConfigurationError(
                 f"The database to copy to is not empty: {table.name} has rows. Nothing was copied."
                 " Name an empty database."
             )
+
+
+async def _count(table: Table, connection: AsyncConnection) -> int:
+    return (await connection.execute(select(func.count()).select_from(table))).scalar_one()
 
 
 def _check_urls(source_url: str, target_url: str) -> None:

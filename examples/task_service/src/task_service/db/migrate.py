@@ -128,10 +128,7 @@ def _upgrade(connection: Connection, *, finish: bool) -> None:
         command.upgrade(config, target.revision)
     for code in target.module.works_with:
         connection.execute(insert(schema_works_with).values(revision=target.revision, code=code))
-    if before is None:
-        _log.info("created the schema %s in the empty database", target.revision)
-    else:
-        _log.info("migrated the database from the schema %s to %s", before, target.revision)
+    _log.info("migrated the database from the schema %s to %s", before, target.revision)
 
 
 def _usable(script: ScriptDirectory) -> list[Script]:

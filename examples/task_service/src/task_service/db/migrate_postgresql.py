@@ -101,24 +101,23 @@ async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> None:
         sqlalchemy.exc.OperationalError: The database cannot answer, or other transactions use the tables.
     """
     scripts = _queue_scripts()
-    known = sorted(scripts)
     applied = set((await connection.execute(select(queue_migrations.c.name))).scalars())
+    steps = [
+        (script, [name])
+        for name, script in sorted(scripts.items())
+        if name not in applied and (finish or "_post_" not in name)
+    ]
     if not applied:
-        taken = await connection.scalar(
-            text("SELECT to_regclass('procrastinate_jobs') IS NOT NULL")
-        )
-        if taken:
+        if await connection.scalar(text("SELECT to_regclass('procrastinate_jobs') IS NOT NULL")):
             raise ConfigurationError(
                 "The database has a queue (procrastinate_jobs) that the service did not create."
                 " Give the service its own database."
             )
-        await _run_script(connection, SchemaManager.get_schema())
-        await _record_migrations(connection, known)
-        return
-    for name in known:
-        if name not in applied and (finish or "_post_" not in name):
-            await _run_script(connection, scripts[name])
-            await _record_migrations(connection, [name])
+        steps = [(SchemaManager.get_schema(), sorted(scripts))]
+    for script, names in steps:
+        # Without parameters the driver executes several statements at once.
+        await connection.exec_driver_sql(script, execution_options={"no_parameters": True})
+        await connection.execute(insert(queue_migrations), [{"name": name} for name in names])
 
 
 async def queue_migrations_left(connection: AsyncConnection) -> list[str]:
@@ -130,12 +129,3 @@ async def queue_migrations_left(connection: AsyncConnection) -> list[str]:
 def _queue_scripts() -> dict[str, str]:
     folder = Path(SchemaManager.get_migrations_path())
     return {path.stem: path.read_text("utf-8") for path in folder.glob("*.sql")}
-
-
-async def _record_migrations(connection: AsyncConnection, names: list[str]) -> None:
-    await connection.execute(insert(queue_migrations), [{"name": name} for name in names])
-
-
-async def _run_script(connection: AsyncConnection, script: str) -> None:
-    # Without parameters the driver executes several statements at once.
-    await connection.exec_driver_sql(script, execution_options={"no_parameters": True})

@@ -7,7 +7,6 @@ would be wrong, so such a cursor is refused.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import re
@@ -172,7 +171,7 @@ class Paging:
                 cursor[:_MAX_CURSOR] + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True
             )
             query, *place = cast("list[object]", json.loads(raw))
-        except (binascii.Error, ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             query, place = None, []
         is_whole = query == self._query and len(place) == len(self._place)
         if is_whole and all(map(_fits, place, self._place)):
