@@ -64,7 +64,6 @@ def test_prometheus_accepts_the_expressions_of_the_dashboard(promtool: str, tmp_
 
 def test_every_metric_of_the_alerts_and_the_dashboard_exists() -> None:
     metrics = Metrics()
-    metrics.request_began()
     metrics.answered("GET", "/", 200, 0.1)
     metrics.refusals.labels("key_unknown").inc()
     metrics.set_runs({"queued": 1})
