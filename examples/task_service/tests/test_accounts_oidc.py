@@ -682,7 +682,7 @@ async def test_with_passwords_switched_off_the_provider_is_the_only_way(
         ({"OIDC_ISSUER": "https://login.example.com?x=1"}, "OIDC_ISSUER: write an address"),
         ({"OIDC_ISSUER": "https://login.example.com"}, "OIDC_CLIENT_ID: set it"),
         ({"OIDC_ISSUER": "https://login.example.com", "OIDC_CLIENT_ID": "a"}, "OIDC_USERS: set it"),
-        ({"OIDC_CLIENT_ID": "a"}, "OIDC_CLIENT_ID: set TASK_SERVICE_OIDC_ISSUER"),
+        ({"OIDC_CLIENT_ID": "a"}, "OIDC_CLIENT_ID: set it together with TASK_SERVICE_OIDC_ISSUER"),
         ({"OIDC_USERS": "groups"}, "OIDC_USERS: write a claim"),
         ({"OIDC_ADMINISTRATORS": "=admins"}, "OIDC_ADMINISTRATORS: write a claim"),
         ({"PASSWORD_LOGIN": "off"}, "PASSWORD_LOGIN: no user could administer"),

@@ -230,12 +230,10 @@ def copy_data(source: str, target: str) -> None:
     copied = asyncio.run(copy_database(source, target))
     for table, rows in copied.items():
         click.echo(f"{rows:10}  {table}")
-    click.echo("Everything is copied, and counted on both sides. Now")
     click.echo(
-        f"  1. copy {FILE_NAME}, with the peppers and token keys, from the data folder to that of each"
-    )
-    click.echo("     machine, mode 0600: without it every API key and login is refused;")
-    click.echo(
+        "Everything is copied, and counted on both sides. Now\n"
+        f"  1. copy {FILE_NAME}, with the peppers and token keys, from the data folder to that of each\n"
+        "     machine, mode 0600: without it every API key and login is refused;\n"
         "  2. set TASK_SERVICE_DATABASE_URL to the new database on each of them, and start them."
     )
 
@@ -265,8 +263,8 @@ async def after_restore(services: Services, audit_log: TextIO | None) -> None:
     for line in await list_actions(services, entries):
         click.echo(f"Not repeated: {line}")
     if audit_log is None:
-        click.echo("Keys and users that were revoked or disabled since the backup are active.")
         click.echo(
+            "Keys and users that were revoked or disabled since the backup are active.\n"
             "If you have an export of the audit log, run: task-service after-restore --audit FILE"
         )
 
@@ -355,9 +353,9 @@ async def _greet(services: Services) -> None:
         click.echo(f"                          {invitation.invitation_url}")
     if base_url.startswith("http://") and not is_loopback(urlsplit(base_url).hostname or ""):
         click.echo(
-            "  Browsers on other machines keep a login only over https: put a TLS proxy in front"
+            "  Browsers on other machines keep a login only over https: put a TLS proxy in front\n"
+            "  of the service, and set TASK_SERVICE_BASE_URL to its https:// address."
         )
-        click.echo("  of the service, and set TASK_SERVICE_BASE_URL to its https:// address.")
     click.echo(f"  Its data is in          {services.settings.data_dir}\n")
 
 

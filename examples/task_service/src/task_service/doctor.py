@@ -13,7 +13,7 @@ import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import exc, make_url, text
 
@@ -23,7 +23,7 @@ from task_service.db.engine import Database
 from task_service.db.migrate import SchemaState, schema_state, waiting_for_finish
 from task_service.deployment import check_parameter_keys, check_secrets
 from task_service.handlers import HandlerEnvironment, HandlerRegistry
-from task_service.secrets_file import FILE_NAME, load_or_create_secrets
+from task_service.secrets_file import FILE_NAME, Secrets, load_or_create_secrets
 from task_service.settings import Settings, load_settings
 from task_service.tasks.parameters import TaskParameters
 from task_service.tasks.sealing import any_unsealed, lacking_keys
@@ -118,11 +118,17 @@ async def _free_space(folder: Path) -> str:
     return state
 
 
+def _secrets_in(folder: Path) -> Secrets | None:
+    """The secrets of the data folder; None if the first start has not made them yet."""
+    if not (folder / FILE_NAME).exists():
+        return None
+    return load_or_create_secrets(folder, SystemClock().now())
+
+
 async def _secrets(folder: Path) -> str:
     file = folder / FILE_NAME
-    if not file.exists():
+    if _secrets_in(folder) is None:
         return f"{file} does not exist yet; the first start makes it"
-    load_or_create_secrets(folder, SystemClock().now())
     return f"only its owner can read {file}"
 
 
@@ -197,15 +203,6 @@ async def _pooling(db: Database, _: Settings) -> str:
     return "each connection has its own session"
 
 
-async def _durability(db: Database, _: Settings) -> str:
-    if await _scalar(db, "SHOW fsync") == "off":
-        raise ConfigurationError(
-            "fsync is off, so a crash of the server's machine can destroy the whole database;"
-            " to turn it on, run: ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf()"
-        )
-    return "commits are durable"
-
-
 async def _connections(db: Database, _: Settings) -> str:
     async with db.read() as connection:
         row = (await connection.execute(_CONNECTIONS)).one()
@@ -228,8 +225,7 @@ async def _schema(db: Database, settings: Settings) -> str:
         case SchemaState.NEWER:
             return "made by a newer version, and usable by this version"
         case SchemaState.OLDER:
-            may_create = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
-            if not settings.on_sqlite and not await _scalar(db, may_create):
+            if not settings.on_sqlite and not await _may_create_tables(db):
                 raise ConfigurationError(
                     "the database's user may not create tables; as the database's administrator run:"
                     " GRANT CREATE ON SCHEMA public TO that user"
@@ -241,11 +237,11 @@ async def _secrets_of_tasks(db: Database, settings: Settings) -> str:
     async def no_commands() -> tuple[str, ...]:
         return ()
 
-    if not (settings.data_dir / FILE_NAME).exists():
+    secrets = _secrets_in(settings.data_dir)
+    if secrets is None:
         return f"without {FILE_NAME} they cannot be read here"
-    keys = load_or_create_secrets(settings.data_dir, SystemClock().now()).parameter_keys
     registry = HandlerRegistry.load(HandlerEnvironment(no_commands))
-    parameters = TaskParameters(registry, keys)
+    parameters = TaskParameters(registry, secrets.parameter_keys)
     if lacking := await lacking_keys(db, parameters):
         raise ConfigurationError(
             f"{FILE_NAME} lacks {', '.join(sorted(lacking))}, with which some are sealed: their runs fail. Restore the pepper,"
@@ -276,12 +272,9 @@ async def _clock(db: Database, _: Settings) -> str:
 
 
 async def _shared_secrets(db: Database, settings: Settings) -> str:
-    if not (settings.data_dir / FILE_NAME).exists():
-        await check_secrets(db, {})
-        return "no other process has stored fingerprints of its secrets"
-    secrets = load_or_create_secrets(settings.data_dir, SystemClock().now())
-    await check_secrets(db, secrets.fingerprints)
-    return "the other processes have the same secrets"
+    secrets = _secrets_in(settings.data_dir)
+    await check_secrets(db, {} if secrets is None else secrets.fingerprints)
+    return "no other process has other secrets"
 
 
 async def _parameter_keys(db: Database, settings: Settings) -> str:
@@ -299,9 +292,10 @@ async def _workers(db: Database, settings: Settings) -> str:
     return "no worker is alive; task-service serve executes runs itself"
 
 
-async def _scalar(db: Database, statement: str) -> Any:
+async def _may_create_tables(db: Database) -> bool:
     async with db.read() as connection:
-        return await connection.scalar(text(statement))
+        may = text("SELECT has_schema_privilege(current_schema(), 'CREATE')")
+        return bool(await connection.scalar(may))
 
 
 _DatabaseCheck = Callable[[Database, Settings], Awaitable[str]]
@@ -309,7 +303,6 @@ _DatabaseCheck = Callable[[Database, Settings], Awaitable[str]]
 _OF_A_SERVER: Final[tuple[tuple[str, _DatabaseCheck], ...]] = (
     ("primary", _primary),
     ("pooling", _pooling),
-    ("durability", _durability),
     ("connections", _connections),
 )
 _OF_PROCESSES: Final[tuple[tuple[str, _DatabaseCheck], ...]] = (

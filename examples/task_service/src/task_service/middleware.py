@@ -146,20 +146,15 @@ class RequestLog:
     async def _call(self, scope: Scope, receive: Receive, sent: _Sent) -> None:
         try:
             await self.app(scope, receive, sent)
-        except Problem as problem:
-            if sent.status is not None:
-                raise
-            await self._render(problem, scope, receive, sent)
-        except Exception:
-            _log.exception("a request failed")
+        except Exception as error:
+            problem = error if isinstance(error, Problem) else InternalError()
+            if problem is not error:
+                _log.exception("a request failed")
             if sent.status is None:
-                await self._render(InternalError(), scope, receive, sent)
+                response = await self.answer(Request(scope), problem)
+                await response(scope, receive, sent)
             elif not sent.complete:
                 raise  # the server resets the connection, so that no client takes a part for the whole answer
-
-    async def _render(self, problem: Problem, scope: Scope, receive: Receive, sent: _Sent) -> None:
-        response = await self.answer(Request(scope), problem)
-        await response(scope, receive, sent)
 
     def _report(
         self,
@@ -204,7 +199,7 @@ class _Sent:
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
-        self._request_id = request_id.encode()
+        self._request_id = request_id
         self.status: int | None = None
         self.is_stream = False
         self.complete = False
@@ -213,11 +208,9 @@ class _Sent:
         if message["type"] == "http.response.start":
             # Not a member of HTTPStatus, which the console would print by its name.
             self.status = int(message["status"])
-            headers = [*message.get("headers", ()), (b"x-request-id", self._request_id)]
-            for name, value in headers:
-                if name.lower() == b"content-type":
-                    self.is_stream = value.startswith(b"text/event-stream")
-            message = {**message, "headers": headers}
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self._request_id
+            self.is_stream = headers.get("content-type", "").startswith("text/event-stream")
         elif message["type"] == "http.response.body":
             self.complete = not message.get("more_body", False)
         await self._send(message)

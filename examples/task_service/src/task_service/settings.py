@@ -36,6 +36,12 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 PREFIX: Final = "TASK_SERVICE_"
 
+_SET_TOGETHER: Final = {
+    "oidc_client_id": "oidc_issuer",
+    "oidc_users": "oidc_issuer",
+    "failure_webhook_secret": "failure_webhook_url",
+}
+
 
 def _written(parse: Callable[[str], object]) -> BeforeValidator:
     """Parses the text of a variable; a value of another type, such as a test's, is taken as it is."""
@@ -256,19 +262,12 @@ class Settings(BaseSettings):
     audit_retention_days: Annotated[int | None, Field(ge=1, le=36_500)] = None
     """The days for which the service keeps entries of the audit log; unset keeps them all."""
 
-    @field_validator("oidc_client_id", "oidc_users")
+    @field_validator(*_SET_TOGETHER)
     @classmethod
-    def _belongs_to_issuer(cls, value: object, info: ValidationInfo) -> object:
-        if bool(value) != bool(info.data.get("oidc_issuer")):
-            missing = "set it" if info.data.get("oidc_issuer") else f"set {PREFIX}OIDC_ISSUER"
-            raise ValueError(f"{missing}: a provider needs its issuer, a client id and its users")
-        return value
-
-    @field_validator("failure_webhook_secret")
-    @classmethod
-    def _belongs_to_webhook(cls, value: bytes | None, info: ValidationInfo) -> bytes | None:
-        if (value is None) != (info.data.get("failure_webhook_url") is None):
-            raise ValueError(f"set it together with {PREFIX}FAILURE_WEBHOOK_URL")
+    def _is_set_together(cls, value: object, info: ValidationInfo) -> object:
+        other = _SET_TOGETHER[str(info.field_name)]
+        if bool(value) != bool(info.data.get(other)):
+            raise ValueError(f"set it together with {PREFIX}{other.upper()}")
         return value
 
     @field_validator("password_login")

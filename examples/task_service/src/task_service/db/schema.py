@@ -67,6 +67,7 @@ class UtcMicroseconds(TypeDecorator[datetime]):
 
 
 metadata = MetaData(
+    # Constraints and indexes get their names from this.
     naming_convention={
         "pk": "pk_%(table_name)s",
         "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
@@ -190,10 +191,10 @@ audit = Table(
     Column("address", String(64)),
     Column("details", JSON, nullable=False),
     # The log is listed by time: for each filter an index has its entries in that order.
-    Index("ix_audit_actor_id_at_id", "actor_id", "at", "id"),
-    Index("ix_audit_target_at_id", "target", "at", "id"),
-    Index("ix_audit_action_at_id", "action", "at", "id"),
-    Index("ix_audit_credential_id_at_id", "credential_id", "at", "id"),
+    Index(None, "actor_id", "at", "id"),
+    Index(None, "target", "at", "id"),
+    Index(None, "action", "at", "id"),
+    Index(None, "credential_id", "at", "id"),
 )
 
 tasks = Table(
@@ -210,8 +211,8 @@ tasks = Table(
     Column("deleted_at", UtcMicroseconds),
     # The number of its newest run; NULL until the first run that has one.
     Column("last_run_number", BigInteger),
-    Index("ix_tasks_owner_id_created_at_id", "owner_id", "created_at", "id"),
-    Index("ix_tasks_created_at_id", "created_at", "id"),
+    Index(None, "owner_id", "created_at", "id"),
+    Index(None, "created_at", "id"),
 )
 
 runs = Table(
@@ -253,19 +254,17 @@ runs = Table(
     # When the next report of its failure is due; NULL if none is. See `task_service.failure_webhook`.
     Column("report_due_at", UtcMicroseconds),
     Index(
-        "ix_runs_report_due_at",
+        None,
         "report_due_at",
         sqlite_where=text("report_due_at IS NOT NULL"),
         postgresql_where=text("report_due_at IS NOT NULL"),
     ),
-    Index("ix_runs_created_at_id", "created_at", "id"),
-    Index("ix_runs_owner_id_created_at_id", "owner_id", "created_at", "id"),
-    Index("ix_runs_task_id_created_at_id", "task_id", "created_at", "id"),
-    Index("ix_runs_task_id_state_created_at_id", "task_id", "state", "created_at", "id"),
-    Index("ix_runs_state_created_at", "state", "created_at"),
-    Index(
-        "ix_runs_state_owner_id_rank_created_at_id", "state", "owner_id", "rank", "created_at", "id"
-    ),
+    Index(None, "created_at", "id"),
+    Index(None, "owner_id", "created_at", "id"),
+    Index(None, "task_id", "created_at", "id"),
+    Index(None, "task_id", "state", "created_at", "id"),
+    Index(None, "state", "created_at"),
+    Index(None, "state", "owner_id", "rank", "created_at", "id"),
 )
 
 owner_turns = Table(
