@@ -56,11 +56,11 @@ def test_the_data_folder_is_in_the_home_folder_if_the_environment_names_no_other
 def test_without_a_home_folder_the_message_names_the_setting(
     environment: pytest.MonkeyPatch,
 ) -> None:
-    def homeless() -> Path:
+    def homeless(_: Path) -> Path:
         raise RuntimeError
 
     environment.delenv("XDG_STATE_HOME")
-    environment.setattr(Path, "home", homeless)
+    environment.setattr(Path, "expanduser", homeless)
 
     assert _refusal(environment)[0].startswith("TASK_SERVICE_DATA_DIR: ")
 

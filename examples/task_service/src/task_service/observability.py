@@ -6,6 +6,7 @@ or a traceback might log from each finished line.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -254,12 +255,9 @@ def _with_ids_of_request(
 
 
 def redacted(value: Any) -> Any:
-    """A value for a log, with a mask in place of each key or token, also in nested values."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, Mapping):
-        members = cast("Mapping[object, object]", value)
-        return {name: redacted(member) for name, member in members.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [redacted(member) for member in cast("tuple[object, ...]", value)]
-    return value
+    """A JSON value with a mask in place of each key or token, also in nested values."""
+    return json.loads(redact(json.dumps(value, default=_plain)))
+
+
+def _plain(value: Any) -> Any:
+    return dict(cast("Mapping[str, object]", value)) if isinstance(value, Mapping) else list(value)

@@ -7,6 +7,7 @@ runs and logins end here. The refused keys and users are in an export of the aud
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -15,13 +16,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy import func, select, update
 
 from msk_auth import KeyStatus
-from msk_auth.errors import ConfigurationError
+from msk_auth.errors import ConfigurationError, NotFound
 
 from .accounts.audit import TIME
 from .accounts.changes import Change
 from .accounts.users import SERVICE_ACCOUNT
 from .db.schema import audit, runs, sessions
-from .errors import ServiceAccountNotFound, UserNotFound
 from .ids import is_id
 from .services import Services
 from .tasks.models import RunState
@@ -126,12 +126,11 @@ async def refuse_what_ended(services: Services, entries: Sequence[AuditedChange]
     users = 0
     for user_id in disabled_users:
         store = services.service_accounts if is_id(user_id, SERVICE_ACCOUNT) else services.users
-        try:
+        # A user made after the backup is unknown now.
+        with suppress(NotFound):
             if not (await store.get(user_id)).disabled:
                 await store.change(user_id, disabled=True)
                 users += 1
-        except (UserNotFound, ServiceAccountNotFound):
-            continue
     async with services.db.write() as connection:
         # No worker could answer a request to cancel a running run.
         ended_runs = await connection.execute(

@@ -121,14 +121,7 @@ def _folder(value: Path) -> Path:
 def _default_data_dir() -> Path:
     # The XDG base directory specification: a relative value is ignored.
     state = Path(os.environ.get("XDG_STATE_HOME") or "")
-    if not state.is_absolute():
-        try:
-            state = Path.home() / ".local" / "state"
-        except RuntimeError:
-            raise ConfigurationError(
-                f"{PREFIX}DATA_DIR: this user has no home folder; set it to a folder for the data"
-            ) from None
-    return state / "task-service"
+    return (state if state.is_absolute() else Path("~/.local/state")) / "task-service"
 
 
 def _default_database_url(data: Mapping[str, Any]) -> str:
@@ -164,7 +157,9 @@ class Settings(BaseSettings):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """The port to listen on; 0 means any free port."""
 
-    data_dir: Annotated[Path, AfterValidator(_folder)] = Field(default_factory=_default_data_dir)
+    data_dir: Annotated[Path, AfterValidator(_folder)] = Field(
+        default_factory=_default_data_dir, validate_default=True
+    )
     """The folder of the secrets and the SQLite database; `$XDG_STATE_HOME/task-service` by default."""
 
     database_url: Annotated[str, AfterValidator(_database_url)] = Field(
