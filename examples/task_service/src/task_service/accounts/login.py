@@ -22,7 +22,7 @@ from .names import normalised_username
 from .passwords import Passwords, check_password, normalised
 from .sessions import LoggedIn, Sessions, require_open
 from .throttle import LoginThrottle
-from .users import StoredPassword, User, Users
+from .users import User, Users
 
 _USERS = schema.users.c
 
@@ -110,14 +110,14 @@ class Login:
         """The hash of the principal's password, if `current` matches; raises errors like `change_password`."""
         # A stranger at an open session must not guess the password, so this counts like a login.
         username = principal.user.username
-        stored, matches = await self._check(username, current)
-        if stored is None or stored.hash is None or not matches:
+        _, verified_hash = await self._check(username, current)
+        if verified_hash is None:
             await self.accounts.audit.record_refusal(
                 "user.password_change_failed", principal=principal, target=principal.owner.id
             )
             raise InputInvalid.of("current_password", "This is not your current password.")
         await self.throttle.succeeded(username)
-        return stored.hash
+        return verified_hash
 
     async def _replace(self, principal: Principal[User], verified_hash: str, new_hash: str) -> bool:
         """Replace the password; False if the stored hash is no longer the verified one."""
@@ -138,23 +138,21 @@ class Login:
         self, account: str, password: str, *, replaced: Principal[User] | None = None
     ) -> LoggedIn | None:
         """Start a session, perhaps in place of another; None for a wrong name or password, or a disabled account."""
-        stored, matches = await self._check(account, password)
-        while (
-            stored is not None and stored.hash is not None and matches and not stored.user.disabled
-        ):
-            logged_in = await self._start(stored, password, replaced)
+        user, verified_hash = await self._check(account, password)
+        while user is not None and verified_hash is not None and not user.disabled:
+            logged_in = await self._start(user, verified_hash, password, replaced)
             if logged_in is not None:
                 await self.throttle.succeeded(account)
                 return logged_in
-            stored, matches = await self._verify(account, password)
+            user, verified_hash = await self._verify(account, password)
         # The entry omits the typed name: users mistakenly type their password there.
-        target = None if stored is None else stored.user.id
+        target = None if user is None else user.id
         await self.accounts.audit.record_refusal(
             "login.failed", principal=replaced, anonymous=replaced is None, target=target
         )
         return None
 
-    async def _check(self, account: str, password: str) -> tuple[StoredPassword | None, bool]:
+    async def _check(self, account: str, password: str) -> tuple[User | None, str | None]:
         """Count the attempt, and return the result of :meth:`_verify`."""
         if not self.passwords_on:
             raise PasswordLoginOff
@@ -166,18 +164,19 @@ class Login:
             await self.throttle.withdraw(account)
             raise
 
-    async def _verify(self, account: str, password: str) -> tuple[StoredPassword | None, bool]:
-        """The account, if it exists, and True if the password matches."""
+    async def _verify(self, account: str, password: str) -> tuple[User | None, str | None]:
+        """The account, if it exists, and the hash of its password, if the password matches."""
         stored = await self.users.find_password(account)
-        matches = await self.passwords.verify(password, None if stored is None else stored.hash)
-        return stored, matches
+        user, encoded = (None, None) if stored is None else (stored.user, stored.hash)
+        matches = await self.passwords.verify(password, encoded)
+        return user, encoded if matches else None
 
     async def _start(
-        self, stored: StoredPassword, password: str, replaced: Principal[User] | None
+        self, user: User, verified_hash: str, password: str, replaced: Principal[User] | None
     ) -> LoggedIn | None:
         """Start a session; None if the account has changed since its password was verified."""
-        new_hash = stored.hash
-        if stored.hash is not None and self.passwords.needs_rehash(stored.hash):
+        new_hash = verified_hash
+        if self.passwords.needs_rehash(verified_hash):
             new_hash = await self.passwords.hash(normalised(password))
         config = await self.config.current()
         async with self.accounts.change(replaced) as change:
@@ -186,9 +185,9 @@ class Login:
             updated = await change.connection.execute(
                 update(schema.users)
                 .where(
-                    _USERS.id == stored.user.id,
+                    _USERS.id == user.id,
                     _USERS.disabled_at.is_(None),
-                    _USERS.password_hash == stored.hash,
+                    _USERS.password_hash == verified_hash,
                 )
                 .values(last_login_at=change.now, password_hash=new_hash)
             )
@@ -197,4 +196,4 @@ class Login:
             if replaced is not None:
                 await require_open(change, replaced)
             replaces = None if replaced is None else replaced.session_id
-            return await self.sessions.start(change, stored.user, config, replaces=replaces)
+            return await self.sessions.start(change, user, config, replaces=replaces)

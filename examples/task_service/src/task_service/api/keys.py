@@ -95,11 +95,13 @@ def keys_routers(
         routine: bool = True,
         on_behalf_of: OnBehalfOf = None,
     ) -> Page[AuditEntry]:
-        """List the audit entries of one of your keys, newest first; `routine=false` leaves out the runs that it started."""
+        """List the audit entries of one of your keys, newest first.
+
+        `routine=false` leaves out the runs that it started. With `count` the answer has the number of all entries found.
+        """
         record = await auth.authenticator.get_key(principal, key_id, on_behalf_of=on_behalf_of)
         # Entries of any actor: a leaked key is revoked without a login.
-        query = AuditQuery(key=record.id, routine=routine)
-        return await audit.list(query, page)
+        return await audit.list(AuditQuery(key=record.id, routine=routine), page)
 
     @router.post("/{key_id}/revoke", responses=problems(KeyNotFound))
     async def revoke_key(
