@@ -115,6 +115,10 @@ class Caller:
     async def delete(self, path: str, **more: Any) -> httpx2.Response:
         return await self.request("DELETE", path, **more)
 
+    async def me(self) -> dict[str, Any]:
+        """Who requests act for: the user, their permissions, and the credential."""
+        return expect(await self.get("/api/auth/me"), 200)
+
     async def new_key(self, **body: Any) -> dict[str, Any]:
         """A new API key of this person, as it is answered once."""
         return expect(await self.post("/api/keys", {"name": "a key", **body}), 201)

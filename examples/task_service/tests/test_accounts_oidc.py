@@ -25,7 +25,6 @@ from examples.task_service.tests.oidc_provider import (
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
     BASE_URL,
-    Caller,
     LoggedIn,
     Service,
     expect,
@@ -107,10 +106,6 @@ async def _log_in(
     return token
 
 
-async def _me(caller: Caller) -> dict[str, Any]:
-    return expect(await caller.get("/api/auth/me"), 200)
-
-
 async def _sessions(service: Service) -> list[Any]:
     async with service.services.db.read() as connection:
         return list(await connection.execute(select(schema.sessions)))
@@ -120,11 +115,11 @@ async def test_a_person_of_the_provider_becomes_a_user_and_stays_the_same(
     service: Service, provider: TestProvider
 ) -> None:
     provider.person |= {"preferred_username": "Ann"}
-    first = await _me(service.caller(await _log_in(service, provider)))
+    first = await service.caller(await _log_in(service, provider)).me()
     assert (first["user"]["username"], first["user"]["roles"]) == ("ann", ["user"])
     assert first["credential"]["kind"] == "interactive"
     provider.person |= {"preferred_username": "somebody-else"}
-    again = await _me(service.caller(await _log_in(service, provider)))
+    again = await service.caller(await _log_in(service, provider)).me()
     assert again["user"] == first["user"]
 
 
@@ -151,7 +146,7 @@ async def test_a_name_that_is_taken_opens_no_account_that_exists(
     service: Service, provider: TestProvider
 ) -> None:
     provider.person |= {"preferred_username": "ADA", "email": "ada", "email_verified": True}
-    me = await _me(service.caller(await _log_in(service, provider)))
+    me = await service.caller(await _log_in(service, provider)).me()
     assert me["user"]["username"].startswith("ada-")
     assert me["user"]["roles"] == ["user"]
 
@@ -161,35 +156,28 @@ async def test_a_person_without_a_usable_name_gets_one(
 ) -> None:
     for subject, claims in enumerate([{}, {"preferred_username": "two words"}, {"email": 7}]):
         provider.person = {"sub": str(subject), "groups": ["tasks"], **claims}
-        me = await _me(service.caller(await _log_in(service, provider)))
+        me = await service.caller(await _log_in(service, provider)).me()
         assert me["user"]["username"].partition("-")[0] == "user"
 
 
 async def test_the_provider_decides_who_is_an_administrator_at_each_login(
     service: Service, provider: TestProvider
 ) -> None:
-    provider.person["groups"] = ["tasks", "admins"]
-    assert (await _me(service.caller(await _log_in(service, provider))))["user"]["roles"] == [
-        "admin"
-    ]
-    provider.person["groups"] = ["tasks"]
-    assert (await _me(service.caller(await _log_in(service, provider))))["user"]["roles"] == [
-        "user"
-    ]
-    provider.person["groups"] = ["tasks", "admins"]
-    me = await _me(service.caller(await _log_in(service, provider)))
-    assert me["user"]["roles"] == ["admin"]
+    for more, role in ((["admins"], "admin"), ([], "user"), (["admins"], "admin")):
+        provider.person["groups"] = ["tasks", *more]
+        me = await service.caller(await _log_in(service, provider)).me()
+        assert me["user"]["roles"] == [role]
 
 
 async def test_the_last_administrator_stays_one(
     service: Service, provider: TestProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider.person["groups"] = ["tasks", "admins"]
-    me = await _me(service.caller(await _log_in(service, provider)))
+    me = await service.caller(await _log_in(service, provider)).me()
     ada = await service.services.users.get_by_name("ada")
     await service.services.users.change(ada.id, disabled=True)
     provider.person["groups"] = ["tasks"]
-    again = await _me(service.caller(await _log_in(service, provider)))
+    again = await service.caller(await _log_in(service, provider)).me()
     assert again["user"]["roles"] == ["admin"]
     assert f"{me['user']['id']} stays an administrator" in caplog.text
 
@@ -211,7 +199,7 @@ async def test_an_administrator_of_the_provider_ends_the_first_links(
 
 
 async def test_a_disabled_user_is_refused(service: Service, provider: TestProvider) -> None:
-    me = await _me(service.caller(await _log_in(service, provider)))
+    me = await service.caller(await _log_in(service, provider)).me()
     await service.services.users.change(me["user"]["id"], disabled=True)
     url, pending = await _begin(service)
     answer = await _come_back(service, provider.visit(url), pending)
@@ -540,7 +528,7 @@ async def test_a_login_replaces_no_session_of_another_user(
     first = await _log_in(service, provider)
     provider.person = {"sub": "1002", "groups": ["tasks"]}
     await _log_in(service, provider, "?fresh=1", f"{login_cookie.NAME}={first}")
-    await _me(service.caller(first))
+    await service.caller(first).me()
     entries = (await service.services.audit.list(AuditQuery(action="login.succeeded"))).items
     assert [entry.details for entry in entries] == [{"issuer": provider.issuer}] * 2
 

@@ -139,7 +139,7 @@ async def test_a_bad_user_is_refused_by_the_fields(admin: Caller, user: Caller) 
         ({"username": "eva", "role": "user", "id": "usr_1"}, {"id"}),
     ):
         assert wrong_fields(await admin.post("/api/admin/users", body)) == fields, body
-    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    user_id = (await user.me())["user"]["id"]
     for roles, field in (([], "roles"), (["user", "root"], "roles.1")):
         response = await admin.patch(f"/api/admin/users/{user_id}", {"roles": roles})
         assert wrong_fields(response) == {field}
@@ -170,7 +170,7 @@ async def sensitive(admin: Caller, user_id: str, username: str = "eva") -> list[
 async def test_what_makes_administrators_or_passwords_needs_a_login_of_the_last_15_minutes(
     service: Service, admin: Caller, user: Caller
 ) -> None:
-    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    user_id = (await user.me())["user"]["id"]
     service.clock.advance(minutes=14)
     assert [each.status_code for each in await sensitive(admin, user_id)] == [201, 200, 200, 201]
     service.clock.advance(minutes=1, seconds=1)
@@ -207,7 +207,7 @@ async def test_the_audit_log_can_be_searched_and_paged(admin: Caller, user: Call
     created = [await user.new_key() for _ in range(3)]
     for key in created:
         expect(await user.post(f"/api/keys/{key['id']}/revoke"), 200)
-    mine = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    mine = (await user.me())["user"]["id"]
     assert {entry["action"] for entry in await audit(admin, "&action=key.")} == {
         "key.created",
         "key.revoked",

@@ -79,7 +79,7 @@ async def test_an_administrator_revokes_keys_of_others_and_the_audit_log_names_b
     service: Service, user: Caller, admin: Caller
 ) -> None:
     one, two, kept = [await user.new_key(name=name) for name in ("one", "two", "kept")]
-    person = expect(await user.get("/api/auth/me"), 200)["user"]
+    person = (await user.me())["user"]
     programs = [service.caller(key["key"]) for key in (one, two, kept)]
     revoked = expect(await admin.post(f"{PATH}/{one['id']}/revoke"), 200)
     assert (revoked["status"], revoked["owner_id"]) == ("revoked", person["id"])

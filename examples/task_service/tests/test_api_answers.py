@@ -69,7 +69,7 @@ async def test_an_expired_key(service: Service, admin: Caller) -> None:
 
 async def test_a_disabled_owner(service: Service, admin: Caller, user: Caller) -> None:
     program = await service.key_for(user)
-    user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    user_id = (await user.me())["user"]["id"]
     expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": True}), 200)
     response = await program.get("/api/tasks")
     assert problem(response) == (401, "owner_disabled")

@@ -102,7 +102,7 @@ async def test_a_head_request_for_an_export_reads_no_log_to_its_end(
 
 
 async def test_an_entry_as_json(service: Service, admin: Caller) -> None:
-    me = expect(await admin.get("/api/auth/me"), 200)["user"]
+    me = (await admin.me())["user"]
     key = await admin.new_key()
     expect(await service.caller(key["key"]).post("/api/tasks", {"name": ""}), 422)
     [entry] = expect(await admin.get("/api/admin/audit?action=key.created"), 200)["items"]

@@ -25,10 +25,6 @@ NEW_PASSWORD = "nineteen paper boats"
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
-async def me(caller: Caller) -> dict:
-    return expect(await caller.get("/api/auth/me"), 200)
-
-
 async def invite(admin: Caller, username: str = "eva", role: str = "user") -> tuple[str, str]:
     """A new user's id, and the token of their link."""
     created = expect(
@@ -80,14 +76,14 @@ async def test_login_names_the_invalid_member_and_never_quotes_it(service: Servi
 
 
 async def test_me_shows_user_permissions_and_credential(user: Caller, user_key: Caller) -> None:
-    answered = expect(await user.get("/api/auth/me"), 200)
+    answered = await user.me()
     assert answered["user"].keys() == {"id", "username", "roles", "service_account"}
     assert answered["user"]["service_account"] is False
     assert (answered["user"]["username"], answered["user"]["roles"]) == ("ulf", ["user"])
     assert answered["permissions"] == ["keys:manage", "tasks:read", "tasks:run", "tasks:write"]
     credential = answered["credential"]
     assert (credential["kind"], credential["key_id"]) == ("interactive", None)
-    credential = (expect(await user_key.get("/api/auth/me"), 200))["credential"]
+    credential = (await user_key.me())["credential"]
     assert credential["kind"] == "api_key"
     assert len(credential["key_id"]) == 12
 
@@ -135,7 +131,7 @@ async def test_a_confirmed_password_begins_a_session_in_place_of_the_old_one(
     service: Service, user: Caller
 ) -> None:
     elsewhere = await service.log_in("ulf", USER_PASSWORD)
-    before = await me(user)
+    before = await user.me()
     service.clock.advance(minutes=20)
     body = {"password": USER_PASSWORD}
     answered = expect(await user.post("/api/auth/reauthenticate", body), 200)
@@ -143,7 +139,7 @@ async def test_a_confirmed_password_begins_a_session_in_place_of_the_old_one(
     again = service.caller(answered["access_token"])
     authenticated_at = [
         datetime.fromisoformat(each["credential"]["authenticated_at"])
-        for each in (before, await me(again))
+        for each in (before, await again.me())
     ]
     passed = authenticated_at[1] - authenticated_at[0]
     assert timedelta(minutes=20) <= passed < timedelta(minutes=25)
@@ -183,7 +179,7 @@ async def test_a_program_with_some_other_cookie_gets_a_token(user: Caller) -> No
 async def test_a_wrong_password_renews_nothing_and_counts_as_a_guess(
     service: Service, user: Caller, admin: Caller
 ) -> None:
-    before = await me(user)
+    before = await user.me()
     body = {"password": "not the password"}
     for _ in range(10):
         refused = await user.post("/api/auth/reauthenticate", body)
@@ -196,7 +192,7 @@ async def test_a_wrong_password_renews_nothing_and_counts_as_a_guess(
     login = {"username": "ulf", "password": USER_PASSWORD}
     refused = await service.caller().post("/api/auth/login", login)
     assert problem(refused) == (429, "too_many_attempts")
-    assert await me(user) == before
+    assert await user.me() == before
     entries = expect(await admin.get("/api/admin/audit?action=login.failed"), 200)["items"]
     assert [entry["credential"]["kind"] for entry in entries] == ["interactive"] * 10
 

@@ -69,7 +69,7 @@ async def test_a_hostile_body_is_invalid_input(admin: Caller) -> None:
 
 async def test_a_body_without_required_members_still_has_to_be_read(admin: Caller) -> None:
     task = await admin.new_task()
-    me = expect(await admin.get("/api/auth/me"), 200)["user"]
+    me = (await admin.me())["user"]
     paths = (f"/api/tasks/{task['id']}", f"/api/admin/users/{me['id']}", "/api/admin/config")
     for name, path in itertools.product(UNREADABLE, paths):
         response = await admin.request("PATCH", path, content=BODIES[name], headers=JSON)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from examples.task_service.tests.service_support import (
@@ -19,12 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def _path(user: Caller) -> str:
-    return f"/api/admin/users/{(await _me(user))['id']}/departure"
-
-
-async def _me(caller: Caller) -> dict[str, Any]:
-    me: dict[str, Any] = expect(await caller.get("/api/auth/me"), 200)["user"]
-    return me
+    return f"/api/admin/users/{(await user.me())['user']['id']}/departure"
 
 
 async def test_keys_are_revoked_and_tasks_handed_over(
@@ -62,7 +56,7 @@ async def test_keys_and_tasks_are_kept_for_a_return(
     service: Service, user: Caller, admin: Caller
 ) -> None:
     key, task = await user.new_key(), await user.new_task()
-    owner = await _me(user)
+    owner = (await user.me())["user"]
     done = expect(await admin.post(await _path(user), {}), 200)
     assert (done["revoked_keys"], done["moved_tasks"]) == (0, 0)
     as_key = service.caller(key["key"])
@@ -81,7 +75,7 @@ async def test_keys_and_tasks_are_kept_for_a_return(
 async def test_nothing_is_done_when_the_tasks_have_no_other_owner(
     user: Caller, admin: Caller
 ) -> None:
-    path, owner = await _path(user), await _me(user)
+    path, owner = await _path(user), (await user.me())["user"]
     gone = expect(await admin.post("/api/admin/service-accounts", {"name": "gone"}), 201)
     expect(await admin.delete(f"/api/admin/service-accounts/{gone['id']}"), 204)
     for wrong in ("usr_0123456789abcdef", "", "\x00", owner["id"], gone["id"]):
@@ -107,7 +101,7 @@ async def test_a_viewer_sees_every_task_and_changes_none(
     service: Service, user: Caller, admin: Caller
 ) -> None:
     task = await admin.new_task()
-    owner = await _me(user)
+    owner = (await user.me())["user"]
     changed = await admin.patch(f"/api/admin/users/{owner['id']}", {"roles": ["viewer"]})
     assert expect(changed, 200)["roles"] == ["viewer"]
     key = service.caller((await user.new_key())["key"])

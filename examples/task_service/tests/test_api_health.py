@@ -89,7 +89,7 @@ async def test_the_metrics_name_no_user(service: Service, user: Caller, user_key
         assert line in text
     # Those that have ended are many: they are counted as they end, not in the database.
     assert 'task_service_runs{state="succeeded"}' not in text
-    me = expect(await user.get("/api/auth/me"), 200)
+    me = await user.me()
     for name in (task["id"], run["id"], me["user"]["id"], "ulf", "127.0.0.1"):
         assert name not in text
     assert not secrets_in(text)

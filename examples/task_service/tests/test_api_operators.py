@@ -23,10 +23,6 @@ pytestmark = pytest.mark.anyio
 FORMULA = "=1+1"
 
 
-async def _id_of(person: Caller) -> str:
-    return expect(await person.get("/api/auth/me"), 200)["user"]["id"]
-
-
 # Sessions
 
 
@@ -50,7 +46,7 @@ async def test_all_other_sessions_end_and_the_own_one_goes_on(
 async def test_an_administrator_ends_all_sessions_of_a_user(
     service: Service, user: Caller, admin: Caller, user_key: Caller
 ) -> None:
-    user_id = await _id_of(user)
+    user_id = (await user.me())["user"]["id"]
     assert (await admin.delete(f"/api/admin/users/{user_id}/sessions")).status_code == 204
     assert problem(await user.get("/api/auth/me")) == (401, "token_revoked")
     expect(await user_key.get("/api/auth/me"), 200)

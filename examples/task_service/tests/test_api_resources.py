@@ -163,7 +163,7 @@ async def test_a_limited_key_does_not_reuse_an_idempotency_key(service: Service,
 
 async def test_it_is_told_what_it_is_limited_to(it: World) -> None:
     for caller, resources in ((it.bound, [f"task:{it.task}"]), (it.user, None)):
-        me = expect(await caller.get("/api/auth/me"), 200)
+        me = await caller.me()
         assert me["credential"]["resources"] == resources
 
 

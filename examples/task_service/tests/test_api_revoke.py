@@ -23,7 +23,7 @@ async def started_by_a_key(
     expect(await admin.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)
     task = await user.new_task(params={"argv": ["sleep", "60"]})
     program = await service.key_for(user)
-    key_id = expect(await program.get("/api/auth/me"), 200)["credential"]["key_id"]
+    key_id = (await program.me())["credential"]["key_id"]
     run = expect(await program.post(f"/api/tasks/{task['id']}/run"), 202)
     return f"/api/keys/{key_id}", run["id"], program
 

@@ -176,7 +176,7 @@ async def test_a_stream_ends_soon_after_its_credential(
             case "session ended":
                 assert (await user.post("/api/auth/logout")).status_code == 204
             case "owner disabled":
-                user_id = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+                user_id = (await user.me())["user"]["id"]
                 path = f"/api/admin/users/{user_id}"
                 expect(await admin.patch(path, {"disabled": True}), 200)
         rest = [event.name async for event in stream]

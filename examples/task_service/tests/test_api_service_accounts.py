@@ -148,7 +148,7 @@ async def test_an_administrator_sees_rotates_edits_and_revokes_its_keys(
     assert expect(await admin.get("/api/keys"), 200)["items"] == []
     assert problem(await admin.get(f"/api/keys/{key['id']}")) == (404, "key_not_found")
     program = service.caller(key["key"])
-    me = expect(await program.get("/api/auth/me"), 200)
+    me = await program.me()
     assert me["user"] == {
         "id": bot["id"],
         "username": "deploy-bot",
@@ -315,7 +315,7 @@ async def test_who_is_no_administrator_reaches_neither_it_nor_its_keys(
     ):
         assert problem(response) == (403, "permission_denied"), response.request.url
     # An administrator acts for service accounts, and for no person.
-    person = expect(await user.get("/api/auth/me"), 200)["user"]
+    person = (await user.me())["user"]
     assert problem(await admin.post(of(person), {"name": "theirs"})) == (403, "permission_denied")
     assert problem(await admin.get(of(person))) == (403, "permission_denied")
 

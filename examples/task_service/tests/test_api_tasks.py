@@ -68,7 +68,7 @@ async def test_a_run_has_these_members_and_names_who_requested_it(
     assert run.keys() == RUN_MEMBERS
     assert (run["state"], run["attempt"], run["started_at"]) == ("queued", 0, None)
     assert run["number"] == 1
-    me = expect(await user_key.get("/api/auth/me"), 200)
+    me = await user_key.me()
     key = expect(await user.get(f"/api/keys/{me['credential']['key_id']}"), 200)
     assert run["requested_by"] == {
         "user_id": me["user"]["id"],
@@ -97,7 +97,7 @@ async def test_a_task_is_changed_member_by_member(user: Caller) -> None:
 
 
 async def test_no_member_can_be_set_that_is_not_for_the_client(user: Caller, admin: Caller) -> None:
-    stolen = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
+    stolen = (await admin.me())["user"]["id"]
     task = await user.new_task()
     path = f"/api/tasks/{task['id']}"
     for member in ("id", "owner_name", "created_at", "last_run", "state", "__class__", "owner"):
@@ -204,7 +204,7 @@ async def test_a_task_is_made_for_a_service_account_and_handed_over_with_its_run
     await admin.wait_for_run(run["id"])
     assert problem(await user.get(f"/api/runs/{run['id']}")) == (404, "run_not_found")
 
-    me = expect(await user.get("/api/auth/me"), 200)["user"]["id"]
+    me = (await user.me())["user"]["id"]
     assert expect(await admin.patch(path, {"owner_id": me}), 200)["owner_name"] == "ulf"
     expect(await user.get(f"/api/runs/{run['id']}"), 200)
     entry = expect(await admin.get(f"/api/admin/audit?target={task['id']}"), 200)["items"][0]
@@ -458,7 +458,7 @@ async def test_a_permission_taken_away_is_gone_from_keys_and_logins_at_once(
     """Guarantee G4: live permissions."""
     task = await admin.new_task()
     program = await service.key_for(admin)
-    mine = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
+    mine = (await admin.me())["user"]["id"]
     other = expect(
         await admin.post("/api/admin/users", {"username": "second", "role": "admin"}), 201
     )
@@ -467,5 +467,5 @@ async def test_a_permission_taken_away_is_gone_from_keys_and_logins_at_once(
     assert (await service.caller().post("/api/auth/set-password", body)).status_code == 204
     expect(await admin.patch(f"/api/admin/users/{mine}", {"roles": ["user"]}), 200)
     assert problem(await admin.get("/api/admin/config")) == (403, "permission_denied")
-    assert "tasks:read_all" not in expect(await program.get("/api/auth/me"), 200)["permissions"]
+    assert "tasks:read_all" not in (await program.me())["permissions"]
     expect(await program.get(f"/api/tasks/{task['id']}"), 200)

@@ -90,7 +90,7 @@ async def test_a_service_moves_to_postgresql(template: Path, tmp_path: Path, tar
     shutil.copy(data / "secrets.json", moved)
     async with running_service(moved, tmp_path / "other machine", database_url=target) as after:
         program = after.caller(key["key"])
-        me = expect(await program.get("/api/auth/me"), 200)
+        me = await program.me()
         assert (me["user"]["username"], me["credential"]["key_id"]) == ("ada", key["id"])
         assert me["permissions"] == ["tasks:read", "tasks:run"]
         assert expect(await program.get(f"/api/runs/{run['id']}"), 200) == over

@@ -70,15 +70,15 @@ class TestSection2ApiKey:
         assert wrong_fields(await user.post("/api/keys", {})) == {"name"}
         created = await user.new_key()
         assert created["key"].startswith("msk_")
-        me = expect(await user.get("/api/auth/me"), 200)
+        me = await user.me()
         assert created["owner_id"] == me["user"]["id"]
 
     async def test_the_key_inherits_that_users_permissions(
         self, user: Caller, admin: Caller, user_key: Caller, admin_key: Caller
     ) -> None:
         for person, program in ((user, user_key), (admin, admin_key)):
-            of_person = expect(await person.get("/api/auth/me"), 200)
-            of_program = expect(await program.get("/api/auth/me"), 200)
+            of_person = await person.me()
+            of_program = await program.me()
             assert of_program["permissions"] == of_person["permissions"]
             assert of_program["user"] == of_person["user"]
 

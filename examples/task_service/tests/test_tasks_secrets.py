@@ -275,7 +275,7 @@ async def test_a_new_owner_cannot_send_a_secret_elsewhere(
     task = expect(await user.post("/api/tasks", with_headers()), 201)
     path = f"/api/tasks/{task['id']}"
     run = expect(await user.post(f"{path}/run"), 202)
-    ada = expect(await admin.get("/api/auth/me"), 200)["user"]["id"]
+    ada = (await admin.me())["user"]["id"]
     given = expect(await admin.patch(path, {"owner_id": ada}), 200)
     assert given["params"] == task["params"]
     elsewhere = {"params": {"url": target.url}}
