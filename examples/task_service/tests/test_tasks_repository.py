@@ -141,8 +141,8 @@ async def test_tasks_are_listed_with_their_newest_runs(world: World) -> None:
 async def test_the_status_reports_the_database_and_the_queue(world: World) -> None:
     report = StatusReport(
         world.db,
-        world.clock,
-        worker=WorkerStatus(id="wrk_1", concurrency=2),
+        WorkerStatus(id="wrk_1", concurrency=2),
+        started_at=world.clock.now(),
         verification_lease_ms=0,
     )
     task = await world.tasks.create(ANN, new())

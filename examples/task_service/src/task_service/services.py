@@ -172,10 +172,8 @@ class Services:
             )
         self.status = StatusReport(
             db,
-            clock,
-            worker=WorkerStatus(
-                id=worker.runner.worker_runs.worker_id, concurrency=settings.workers
-            ),
+            WorkerStatus(id=worker.runner.worker_runs.worker_id, concurrency=settings.workers),
+            started_at=clock.now(),
             verification_lease_ms=settings.lease_ms,
         )
 

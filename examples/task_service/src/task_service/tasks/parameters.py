@@ -62,20 +62,17 @@ class OpenedWork:
     secrets: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
 class TaskParameters:
     """The parameters of tasks and runs.
 
     Args:
         registry: The handlers of this deployment.
         keys: The keys that seal and open secrets.
-
-    Attributes:
-        registry: The handlers.
     """
 
-    def __init__(self, registry: HandlerRegistry, keys: ParameterKeys) -> None:
-        self.registry = registry
-        self._keys = keys
+    registry: HandlerRegistry
+    keys: ParameterKeys
 
     async def accept(
         self,
@@ -174,7 +171,7 @@ class TaskParameters:
             if not _is_sealed(value):
                 if name in secret_fields and value not in _EMPTY:
                     stored[name] = self._seal(row.task_id, name, row.owner_id, value, _NO_NONCE)
-            elif value[_SEALED]["key"] != self._keys.current:
+            elif value[_SEALED]["key"] != self.keys.current:
                 try:
                     opened, nonce = self._decrypt(row.task_id, name, value)
                 except InputInvalid:
@@ -186,7 +183,7 @@ class TaskParameters:
     def lacking(self, stored: Mapping[str, Any]) -> set[str]:
         """The ids of the keys of sealed parameters that this process does not have."""
         used = {value[_SEALED]["key"] for value in stored.values() if _is_sealed(value)}
-        return used - self._keys.values.keys()
+        return used - self.keys.values.keys()
 
     def _kept(self, before: Row[Any], sent: Mapping[str, Any]) -> dict[str, Any]:
         """The secrets of a row that stay with the sent parameters."""
@@ -206,18 +203,18 @@ class TaskParameters:
     def _seal(
         self, task_id: str, name: str, user_id: str, value: Any, nonce: bytes | None = None
     ) -> dict[str, Any]:
-        key_id = self._keys.current
+        key_id = self.keys.current
         assert key_id is not None  # noqa: S101 - a worker seals nothing
         nonce = secrets.token_bytes(_NONCE_BYTES) if nonce is None else nonce
         place = [task_id.encode(), name.encode(), user_id.encode(), nonce]
-        text = AESSIV(self._keys.values[key_id]).encrypt(json.dumps(value).encode(), place)
+        text = AESSIV(self.keys.values[key_id]).encrypt(json.dumps(value).encode(), place)
         encoded = base64.urlsafe_b64encode(nonce + text).decode()
         return {_SEALED: {"key": key_id, "by": user_id, "text": encoded}}
 
     def _decrypt(self, task_id: str, name: str, value: dict[str, Any]) -> tuple[Any, bytes]:
         """The value of a sealed field, and its nonce."""
         sealed = value[_SEALED]
-        key = self._keys.values.get(sealed["key"])
+        key = self.keys.values.get(sealed["key"])
         if key is None:
             message = f"This secret was sealed with the key {sealed['key']!r}, which this process does not have."
             _log.error("cannot open a secret of the task %s: %s", task_id, message)

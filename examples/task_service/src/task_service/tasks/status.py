@@ -1,5 +1,6 @@
 """Reports for operators: the runs by state, for the metrics, and the status of the whole service."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
@@ -9,7 +10,6 @@ from pydantic import BaseModel
 from sqlalchemy import func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from msk_auth import Clock
 from task_service.db.engine import Database
 from task_service.db.migrate import revision_of
 from task_service.db.schema import runs
@@ -131,32 +131,30 @@ class SystemStatus(BaseModel):
     leases: list[LeaseStatus]
 
 
+@dataclass
 class StatusReport:
     """Reports on the service.
 
     Args:
         db: The service's database.
-        clock: The clock.
         worker: The worker in this process.
+        started_at: The start of this process.
         verification_lease_ms: The time for which a verification may be reused.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        clock: Clock,
-        *,
-        worker: WorkerStatus,
-        verification_lease_ms: int,
-    ) -> None:
-        self._db = db
-        self._worker = worker
+    db: Database
+    worker: WorkerStatus
+    started_at: datetime
+    verification_lease_ms: int
+
+    def __post_init__(self) -> None:
+        # Not later: an upgrade replaces the installed packages of a running process.
         self._service = ServiceStatus(
             version=version("task-service"),
             library_version=version("msk-auth"),
             python_version=python_version(),
-            started_at=clock.now(),
-            verification_lease_ms=verification_lease_ms,
+            started_at=self.started_at,
+            verification_lease_ms=self.verification_lease_ms,
         )
 
     async def now(self) -> SystemStatus:
@@ -165,8 +163,8 @@ class StatusReport:
         Raises:
             StoreUnavailable: The database does not answer.
         """
-        elsewhere = await count_live_workers(self._db)
-        async with self._db.read() as connection:
+        elsewhere = await count_live_workers(self.db)
+        async with self.db.read() as connection:
             dialect = connection.dialect
             size = await connection.scalar(text(_SIZE[dialect.name]))
             queue = await _read_queue(connection)
@@ -194,6 +192,6 @@ class StatusReport:
                 size_bytes=int(size or 0),
             ),
             queue=queue,
-            worker=self._worker.model_copy(update={"elsewhere": elsewhere}),
+            worker=self.worker.model_copy(update={"elsewhere": elsewhere}),
             leases=listed,
         )
