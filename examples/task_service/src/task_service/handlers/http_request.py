@@ -12,26 +12,13 @@ import codecs
 import re
 from typing import Annotated, ClassVar, Literal
 
-from httpx2 import (
-    URL,
-    HTTPError,
-    InvalidURL,
-    Request,
-    Response,
-)
+from httpx2 import URL, HTTPError, InvalidURL, Request, Response
 from pydantic import Field, SecretStr, field_validator
 
 from msk_auth.errors import InputInvalid
 
 from .base import Handler, HandlerEnvironment, HandlerParams, HandlerResult, RunContext
-from .outbound import (
-    OutboundPolicy,
-    OutboundRefused,
-    host_of,
-    parse_url,
-    port_of,
-    send,
-)
+from .outbound import OutboundPolicy, OutboundRefused, host_of, parse_url, port_of, send
 
 MAX_LOGGED_BODY = 64 * 1024
 """The most bytes of a response's body that are read and logged."""

@@ -17,13 +17,7 @@ from typing import Any, Final, TypeVar
 
 from msk_auth.errors import InputInvalid, StoreUnavailable
 from task_service import background
-from task_service.handlers import (
-    HandlerResult,
-    LeaseLost,
-    Progress,
-    RunContext,
-    RunLease,
-)
+from task_service.handlers import HandlerResult, LeaseLost, Progress, RunContext, RunLease
 from task_service.handlers.base import one_line
 
 from .masked_output import MaskedOutput

@@ -23,13 +23,7 @@ from task_service.handlers import RunLease
 from task_service.observability import RunMetrics
 from task_service.request_record import current_request
 
-from .execution import (
-    MAX_BACKOFF_SECONDS,
-    STOP_SECONDS,
-    Execution,
-    StopReason,
-    log_failure,
-)
+from .execution import MAX_BACKOFF_SECONDS, STOP_SECONDS, Execution, StopReason, log_failure
 from .notifications import wait_for_event
 from .parameters import TaskParameters
 from .worker_runs import LeaseWatch, ObservedLease, WorkerRuns

@@ -31,15 +31,7 @@ from task_service.errors import (
 from task_service.ids import is_id, new_id
 from task_service.request_record import current_request
 
-from .models import (
-    AcceptedWork,
-    ListedRun,
-    Run,
-    RunDetails,
-    RunPriority,
-    RunQuery,
-    RunState,
-)
+from .models import AcceptedWork, ListedRun, Run, RunDetails, RunPriority, RunQuery, RunState
 from .next_run import OWNER_DISABLED, REQUESTED_WITH
 from .notifications import Notifications
 from .parameters import TaskParameters

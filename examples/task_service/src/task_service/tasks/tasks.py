@@ -30,35 +30,14 @@ from msk_auth import Clock, Principal
 from msk_auth.errors import InputInvalid
 from task_service.accounts.changes import Accounts
 from task_service.db.engine import Database, lock_table
-from task_service.db.paging import (
-    FIRST_PAGE,
-    Order,
-    Page,
-    PageRequest,
-    Paging,
-    contains_text,
-)
+from task_service.db.paging import FIRST_PAGE, Order, Page, PageRequest, Paging, contains_text
 from task_service.db.schema import runs, tasks, users
 from task_service.errors import TaskNotFound
 from task_service.ids import is_id, new_id
 
-from .models import (
-    ALL_TASKS,
-    NewTask,
-    Run,
-    Task,
-    TaskChanges,
-    TaskQuery,
-    TaskSort,
-)
+from .models import ALL_TASKS, NewTask, Run, Task, TaskChanges, TaskQuery, TaskSort
 from .parameters import TaskParameters, changed_secrets
-from .runs import (
-    RUN_COLUMNS,
-    cancel_runs,
-    check_may_manage,
-    give_runs,
-    visible_tasks,
-)
+from .runs import RUN_COLUMNS, cancel_runs, check_may_manage, give_runs, visible_tasks
 
 EXAMPLE_NAME: Final = "Say hello"
 EXAMPLE_HANDLER: Final = "command"

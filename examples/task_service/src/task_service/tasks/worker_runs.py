@@ -16,13 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import (
-    Row,
-    and_,
-    delete,
-    select,
-    update,
-)
+from sqlalchemy import Row, and_, delete, select, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
