@@ -173,12 +173,7 @@ def runs_router(
                     aclosing(logs.follow(run_id, int(last_event_id or 0))) as items,
                 ):
                     async for item in items:
-                        if isinstance(item, LogLine):
-                            await write(_log_event(item))
-                        elif isinstance(item, Progress):
-                            await write(_progress_event(item))
-                        else:
-                            await write(KEEPALIVE_COMMENT)
+                        await write(_event_of(item))
                 run = await runs.get(await auth.verify_again(request, _READ), run_id)
                 await write(format_sse_event(event="end", data_str=run.model_dump_json()))
 
@@ -195,13 +190,15 @@ _LOG_RESPONSES: Final[Responses] = {
 }
 
 
-def _log_event(line: LogLine) -> bytes:
-    return format_sse_event(event="log", data_str=line.model_dump_json(), id=str(line.seq))
-
-
-def _progress_event(progress: Progress) -> bytes:
-    # Without an id: a client that reconnects resumes the log, and gets the latest progress again.
-    return format_sse_event(event="progress", data_str=json.dumps(asdict(progress)))
+def _event_of(item: LogLine | Progress | None) -> bytes:
+    match item:
+        case LogLine():
+            return format_sse_event(event="log", data_str=item.model_dump_json(), id=str(item.seq))
+        case Progress():
+            # Without an id: a client that reconnects resumes the log, and gets the latest progress again.
+            return format_sse_event(event="progress", data_str=json.dumps(asdict(item)))
+        case None:
+            return KEEPALIVE_COMMENT
 
 
 async def _whole_log(logs: LogReader, run: Run) -> str:

@@ -130,13 +130,11 @@ async def _work(url: URL, handle_notification: Callable[[], Awaitable[None]]) ->
 
 def _log_failures_in_one_line(loop: asyncio.AbstractEventLoop) -> None:
     """Procrastinate leaves tasks behind when the database goes away; their failures need no traceback."""
-    previous = loop.get_exception_handler()
+    previous = loop.get_exception_handler() or type(loop).default_exception_handler
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("exception"), ConnectorException):
             _log.warning("the queue dropped a statement, because the database did not answer")
-        elif previous is None:
-            loop.default_exception_handler(context)
         else:
             previous(loop, context)
 
