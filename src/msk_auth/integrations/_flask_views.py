@@ -11,7 +11,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeGuard, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from flask import Blueprint, Flask, Request
@@ -88,8 +88,8 @@ def is_exposed(view: object) -> bool:
 
 def declared_policies(view: object, method: str) -> tuple[Policy, ...] | None:
     """The policies of a view for a method; empty if it is public, None if it declares nothing."""
-    view_class: object = getattr(view, "view_class", None)
-    if not _is_view_class(view_class):
+    view_class: type[View] | None = getattr(view, "view_class", None)
+    if view_class is None:
         return _own(view)
     if not issubclass(view_class, MethodView):
         return _together(_own(view), _own(view_class.dispatch_request))
@@ -106,11 +106,9 @@ def is_outermost(
 ) -> bool:
     """True if only guards wrap a view: the application, or its class-based view, calls it for this request."""
     registered = views.get(request.endpoint or "")
-    view_class: object = getattr(registered, "view_class", None)
-    if not _is_view_class(view_class):
+    view_class: type[View] | None = getattr(registered, "view_class", None)
+    if view is registered or view_class is None:
         return view is registered
-    if view is registered:
-        return True
     name = _handler_name(view_class, request.method)
     if name is None or view is not getattr(view_class, name):
         return False
@@ -171,10 +169,6 @@ def _blueprints_of(endpoint: str) -> list[str]:
 
 def _own(view: object) -> tuple[Policy, ...] | None:
     return getattr(view, POLICIES_ATTRIBUTE, None)
-
-
-def _is_view_class(value: object) -> TypeGuard[type[View]]:
-    return inspect.isclass(value) and issubclass(value, View)
 
 
 def contradiction(view: str) -> ConfigurationError:

@@ -255,7 +255,8 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             return self._user_of_session(guard)
         dependant = get_dependant(path="/", call=load_user)
         from_query = {field.name for field in dependant.query_params}
-        if "owner_id" in from_query or next(_guards_in(dependant, ()), None) is None:
+        is_guarded = any(isinstance(call, Guard) for call in _calls_in(dependant))
+        if "owner_id" in from_query or not is_guarded:
             raise ConfigurationError(
                 f"{load_user!r} does not depend on the caller of the request. Give it a parameter"
                 " `owner_id: Annotated[str, auth.owner_id]`."
@@ -381,23 +382,20 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         generate = app.openapi
 
         def openapi() -> dict[str, Any]:
-            return self._complete(generate(), errors)
+            document, scheme = generate(), self._login_scheme
+            if scheme is not None:
+                schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+                definition = jsonable_encoder(scheme.model, by_alias=True, exclude_none=True)
+                schemes.setdefault(scheme.scheme_name, definition)
+            return complete_document(
+                document,
+                errors=errors,
+                login_scheme=None if scheme is None else scheme.scheme_name,
+                delegates=self.authenticator.rules.delegates,
+                header=self._key_header,
+            )
 
         app.openapi = openapi  # type: ignore[method-assign]
-
-    def _complete(self, document: dict[str, Any], errors: Errors) -> dict[str, Any]:
-        scheme = self._login_scheme
-        if scheme is not None:
-            schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
-            definition = jsonable_encoder(scheme.model, by_alias=True, exclude_none=True)
-            schemes.setdefault(scheme.scheme_name, definition)
-        return complete_document(
-            document,
-            errors=errors,
-            login_scheme=None if scheme is None else scheme.scheme_name,
-            delegates=self.authenticator.rules.delegates,
-            header=self._key_header,
-        )
 
     def _add_handlers(self, app: Starlette) -> None:
         # FastAPI has added its own handlers if the application has none.
@@ -467,26 +465,24 @@ def _dotted(location: Sequence[object]) -> str:
     return ".".join(str(name) for name in names)
 
 
-def _guards_of(scope: Mapping[str, Any]) -> Iterator[Guard]:
+def _guards_of(scope: Mapping[str, Any]) -> list[Guard]:
     """The guards of the route that a request was for, except those that a test replaced."""
+    calls = _calls_of(scope.get("route"), scope["app"].dependency_overrides)
+    return [call for call in calls if isinstance(call, Guard)]
+
+
+def _calls_of(route: object, replaced: Collection[object]) -> Iterator[object]:
+    """The endpoint of a route and all of its dependencies, except those that a test replaced."""
     # Only FastAPI's own routes have dependencies.
-    dependant: Dependant | None = getattr(scope.get("route"), "dependant", None)
-    return _guards_in(dependant, scope["app"].dependency_overrides)
+    dependant: Dependant | None = getattr(route, "dependant", None)
+    return iter(()) if dependant is None else _calls_in(dependant, replaced)
 
 
-def _guards_in(dependant: Dependant | None, replaced: Collection[object]) -> Iterator[Guard]:
-    for call in _calls_in(dependant):
-        if isinstance(call, Guard) and call not in replaced:
-            yield call
-
-
-def _calls_in(dependant: Dependant | None) -> Iterator[object]:
-    """An endpoint and all of its dependencies."""
-    pending = [] if dependant is None else [dependant]
-    while pending:
-        dependant = pending.pop(0)
+def _calls_in(dependant: Dependant, replaced: Collection[object] = ()) -> Iterator[object]:
+    if dependant.call not in replaced:
         yield dependant.call
-        pending.extend(dependant.dependencies)
+    for each in dependant.dependencies:
+        yield from _calls_in(each, replaced)
 
 
 # The route audit.
@@ -501,18 +497,16 @@ def _read(app: FastAPI | APIRouter, prefix: str) -> Iterator[AuditedRoute]:
     router = app.router if isinstance(app, FastAPI) else app
     # A guard that a test has replaced does not count.
     replaced = app.dependency_overrides if isinstance(app, FastAPI) else {}
-    yield from read_in_order(_entries(router, replaced), router, prefix)
-
-
-def _entries(router: APIRouter, replaced: Collection[object]) -> Iterator[RouteEntry]:
     flatten = getattr(fastapi.routing, "iter_route_contexts", list)
-    shown: Any
-    for shown in flatten(router.routes):
-        dependant = getattr(shown, "dependant", None)
-        guards = tuple(guard.policies for guard in _guards_in(dependant, replaced))
-        calls = [call for call in _calls_in(dependant) if call not in replaced]
-        own_guard = any(has_own_guard(call) for call in calls)
-        yield RouteEntry(getattr(shown, "original_route", shown), shown, guards, own_guard)
+    entries = (_entry(shown, replaced) for shown in flatten(router.routes))
+    yield from read_in_order(entries, router, prefix)
+
+
+def _entry(shown: Any, replaced: Collection[object]) -> RouteEntry:
+    calls = list(_calls_of(shown, replaced))
+    guards = tuple(call.policies for call in calls if isinstance(call, Guard))
+    own_guard = any(map(has_own_guard, calls))
+    return RouteEntry(getattr(shown, "original_route", shown), shown, guards, own_guard)
 
 
 register_reader(FastAPI, _read)

@@ -32,7 +32,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Final, Self, cast
 
 from litestar import HttpMethod, Litestar, Request, Response, Router, route
@@ -40,12 +40,7 @@ from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
-from litestar.handlers import (
-    ASGIRouteHandler,
-    BaseRouteHandler,
-    HTTPRouteHandler,
-    WebsocketRouteHandler,
-)
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler, WebsocketRouteHandler
 from litestar.logging.config import BaseLoggingConfig
 from litestar.openapi.spec import OpenAPI, Operation
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
@@ -575,9 +570,26 @@ class LitestarAuth(
             return
         # Applications share the default configuration.
         config = app_config.openapi_config = copy(app_config.openapi_config)
-        config.to_openapi_schema = partial(  # type: ignore[method-assign]
-            self._described, config.to_openapi_schema
-        )
+        generate = config.to_openapi_schema
+
+        def generate_completed() -> OpenAPI:
+            """A document that is completed when Litestar writes it."""
+            document = generate()
+            write = document.to_schema
+
+            def to_schema() -> dict[str, Any]:
+                return complete_document(
+                    write(),
+                    errors=self._answered,
+                    login_scheme=self._login_scheme,
+                    delegates=self.authenticator.rules.delegates,
+                    header=self._key_header,
+                )
+
+            document.to_schema = to_schema  # type: ignore[method-assign]
+            return document
+
+        config.to_openapi_schema = generate_completed  # type: ignore[method-assign]
         if config.openapi_router is not None or config.openapi_controller is not None:
             return
         config.openapi_router = Router(
@@ -588,23 +600,6 @@ class LitestarAuth(
             return_dto=None,
             opt={_PAGES: True},
         )
-
-    def _described(self, generate: Callable[[], OpenAPI]) -> OpenAPI:
-        """A document that is completed when Litestar writes it."""
-        document = generate()
-        write = document.to_schema
-
-        def to_schema() -> dict[str, Any]:
-            return complete_document(
-                write(),
-                errors=self._answered,
-                login_scheme=self._login_scheme,
-                delegates=self.authenticator.rules.delegates,
-                header=self._key_header,
-            )
-
-        document.to_schema = to_schema  # type: ignore[method-assign]
-        return document
 
 
 def _guards_of(layer: Any) -> list[Guard]:
@@ -671,8 +666,7 @@ def _read(app: Litestar, prefix: str) -> Iterator[AuditedRoute]:
         if isinstance(handler, WebsocketRouteHandler):
             yield _found(handler, path, (), "websocket")
         else:
-            is_mount = isinstance(handler, ASGIRouteHandler) and handler.is_mount
-            yield _found(handler, path, (ANY_METHOD,), "mount" if is_mount else "route")
+            yield _found(handler, path, (ANY_METHOD,), "mount" if handler.is_mount else "route")
 
 
 def _methods_of(handler: HTTPRouteHandler) -> tuple[str, ...]:
