@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from flask import Blueprint, Flask, Request
+from flask import Flask, Request
 from flask.views import MethodView, View
 
 from msk_auth._route_audit import has_own_guard, layers
@@ -23,9 +23,6 @@ from msk_auth.core.policy import SAFE_METHODS, Policy, named_first
 
 POLICIES_ATTRIBUTE: Final = "msk_auth_policies"
 """The attribute of a declared view with its policies: a tuple, empty for a public view."""
-
-_LIBRARY_ATTRIBUTE: Final = "msk_auth_library"
-"""Marks a view of the library."""
 
 PUBLIC: Final[tuple[Policy, ...]] = ()
 
@@ -53,32 +50,6 @@ def declare(view: ViewT, *policies: Policy) -> ViewT:
     """Mark a view with its policies, none for a public view; or a decorator, which a class may use for all of its methods."""
     setattr(view, POLICIES_ATTRIBUTE, policies)
     return view
-
-
-def declare_library_view(view: ViewT, policy: Policy | None) -> ViewT:
-    """Mark a view of the library, which checks its own policy; None for a public view."""
-    setattr(view, _LIBRARY_ATTRIBUTE, True)
-    return declare(view, *(PUBLIC if policy is None else (policy,)))
-
-
-def is_library_view(view: object) -> bool:
-    """True for a view of the library."""
-    return getattr(view, _LIBRARY_ATTRIBUTE, False) is True
-
-
-def declare_public(view: ViewT) -> ViewT:
-    """Mark a view as public.
-
-    Raises:
-        ConfigurationError: The view has a guard.
-    """
-    if _own(view):
-        raise contradiction(repr(view))
-    marked: Any = view
-    if inspect.ismethod(view):
-        # A method takes no attributes, and Flask's own view of static files is a method.
-        marked = functools.update_wrapper(functools.partial(view), view)
-    return declare(cast("ViewT", marked))
 
 
 def is_exposed(view: object) -> bool:
@@ -195,12 +166,19 @@ class DeclaredViews:
         self._found: WeakKeyDictionary[Flask, dict[tuple[str, str, object], list[Policy]]]
         self._found = WeakKeyDictionary()
 
-    def _protect(
-        self, scope: Blueprint | Flask, policy: Policy | None, unsafe: Policy | None
-    ) -> None:
-        """Require policies of all views of a scope, or that each declares a policy."""
-        self._found.clear()
-        self._protected[scope] = (policy, policy if unsafe is None else unsafe)
+    def public(self, view: ViewT) -> ViewT:
+        """Declare that a view needs no credentials, even in a protected blueprint.
+
+        Raises:
+            ConfigurationError: The view has a guard.
+        """
+        if _own(view):
+            raise contradiction(repr(view))
+        marked: Any = view
+        if inspect.ismethod(view):
+            # A method takes no attributes, and Flask's own view of static files is a method.
+            marked = functools.update_wrapper(functools.partial(view), view)
+        return declare(cast("ViewT", marked))
 
     def declare_view(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
         """Guard a view that you cannot decorate, by its endpoint: static files, or another package's view.

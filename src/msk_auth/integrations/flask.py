@@ -96,15 +96,11 @@ from msk_auth.users import AnyUsers, RequestSession
 from ._adapter import Adapter
 from ._flask_views import (
     DeclaredViews,
-    ViewT,
     declare,
     declare_guard,
-    declare_library_view,
-    declare_public,
     declared_policies,
     guards_itself,
     is_exposed,
-    is_library_view,
     is_outermost,
 )
 
@@ -308,14 +304,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         find = cast("Callable[[Request], object]", self._find_session)
         return keep_session(request.environ, self._authenticator, lambda: find(request))
 
-    def public(self, view: ViewT) -> ViewT:
-        """Declare that a view needs no credentials, even in a protected blueprint.
-
-        Raises:
-            ConfigurationError: The view has a guard.
-        """
-        return declare_public(view)
-
     def protect(
         self,
         scope: Blueprint | Flask,
@@ -341,7 +329,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             scope.before_request(self._check_installed)
         elif not self.shares_guards_with(scope.extensions.get(_EXTENSION)):
             raise ConfigurationError("Call auth.init_app(app) before auth.protect(app).")
-        self._protect(scope, policy, unsafe)
+        self._found.clear()
+        self._protected[scope] = (policy, policy if unsafe is None else unsafe)
 
     def key_routes(
         self,
@@ -521,7 +510,10 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
     ) -> Blueprint:
         blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
         for row in rows:
-            view = declare_library_view(self._view(row, throttle), row.policy)
+            # For before_request and the route audit: the view checks its policy itself.
+            view = declare(
+                self._view(row, throttle), *(() if row.policy is None else (row.policy,))
+            )
             rule = row.path.replace("{", "<").replace("}", ">")
             blueprint.add_url_rule(rule, row.name, view, methods=[row.method])
         return blueprint
@@ -614,7 +606,8 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             if request.method == "OPTIONS" and _is_preflight(request.url_rule):
                 return None
             # A route of the library must not occupy the application's session while the store waits for its own connection.
-            in_session = not is_library_view(app.view_functions.get(request.endpoint or ""))
+            view = app.view_functions.get(request.endpoint or "")
+            in_session = getattr(view, "__module__", None) != __name__
             try:
                 for policy in policies:
                     self._verify(policy, in_session=in_session)
