@@ -154,11 +154,14 @@ class TestDecorators:
         self, auth: StarletteAuth[User]
     ) -> None:
         guarded: Any = auth.require("tasks:read")(ok)
-        assert guarded.msk_auth_policy == require("tasks:read")
+        assert guarded.msk_auth_policies == (require("tasks:read"),)
         assert guarded.__name__ == "ok"
-        assert auth.require_interactive("a")(ok).msk_auth_policy == require_interactive("a")  # type: ignore[attr-defined]
+        assert auth.require_interactive("a")(ok).msk_auth_policies == (require_interactive("a"),)  # type: ignore[attr-defined]
         for route in auth.key_routes():
-            assert route.endpoint.msk_auth_policy in {any_credential(), require_interactive()}  # type: ignore[attr-defined]
+            assert route.endpoint.msk_auth_policies in {
+                (any_credential(),),
+                (require_interactive(),),
+            }  # type: ignore[attr-defined]
 
     async def test_a_sync_endpoint_runs_in_a_thread_and_its_guard_does_not(
         self, auth: StarletteAuth[User], world: World, monkeypatch: pytest.MonkeyPatch

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from datetime import timedelta
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
+from msk_auth._route_audit import layers
 from msk_auth.authenticator import BaseAuthenticator
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.model import Login
@@ -35,6 +36,43 @@ ConnectionT = TypeVar("ConnectionT")
 
 LoginOf: TypeAlias = Callable[[ConnectionT], Login | Awaitable[Login | None] | None]
 """Finds a login in a request, such as in its session, or returns None."""
+
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
+
+_POLICIES: Final = "msk_auth_policies"
+
+
+def declare(function: FunctionT, *policies: Policy) -> FunctionT:
+    """Mark the function of a route, a guard or a mounted application with its policies; without a policy it is public."""
+    # A bound method takes no attributes.
+    setattr(getattr(function, "__func__", function), _POLICIES, policies)
+    return function
+
+
+def declared(function: object) -> tuple[Policy, ...] | None:
+    """The policies of a marked function, or of the function that it wraps; empty if it is public, None without a mark."""
+    marks = (getattr(layer, _POLICIES, None) for layer in layers(function))
+    return next((policies for policies in marks if policies is not None), None)
+
+
+def declare_guard(guard: FunctionT, function: object, policy: Policy) -> FunctionT:
+    """Mark a guard with its policy and those of the guards that it wraps.
+
+    Raises:
+        ConfigurationError: The function that it guards is public.
+    """
+    inner = declared(function)
+    if inner == ():
+        raise contradiction(repr(function))
+    return declare(guard, policy, *(inner or ()))
+
+
+def contradiction(name: str) -> ConfigurationError:
+    """The error for a route that is both public and guarded."""
+    return ConfigurationError(
+        f"{name} is declared public and guarded as well. Remove one of the two."
+    )
 
 
 class Adapter(ABC, Generic[GivenT, GuardT, ConnectionT]):

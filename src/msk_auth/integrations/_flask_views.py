@@ -11,7 +11,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from flask import Flask, Request
@@ -21,35 +21,18 @@ from msk_auth._route_audit import has_own_guard, layers
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import SAFE_METHODS, Policy, named_first
 
-POLICIES_ATTRIBUTE: Final = "msk_auth_policies"
-"""The attribute of a declared view with its policies: a tuple, empty for a public view."""
+from ._adapter import FunctionT, contradiction, declare, declared
 
 PUBLIC: Final[tuple[Policy, ...]] = ()
-
-ViewT = TypeVar("ViewT", bound=Callable[..., Any])
 
 # Functions inside a guard, which must not be reachable without it.
 _guarded: WeakSet[Callable[..., Any]] = WeakSet()
 
 
-def declare_guard(guard: ViewT, view: Callable[..., Any], policy: Policy) -> ViewT:
-    """Record that `guard` is `view` with a policy.
-
-    Raises:
-        ConfigurationError: The view is declared public.
-    """
-    inner = _own(view)
-    if inner == PUBLIC:
-        raise contradiction(repr(view))
+def hide(view: Callable[..., Any]) -> None:
+    """Note that a view is inside a guard."""
     # Any of these functions may have been given to a route.
     _guarded.update(layers(view))
-    return declare(guard, *(inner or ()), policy)
-
-
-def declare(view: ViewT, *policies: Policy) -> ViewT:
-    """Mark a view with its policies, none for a public view; or a decorator, which a class may use for all of its methods."""
-    setattr(view, POLICIES_ATTRIBUTE, policies)
-    return view
 
 
 def is_exposed(view: object) -> bool:
@@ -61,15 +44,15 @@ def declared_policies(view: object, method: str) -> tuple[Policy, ...] | None:
     """The policies of a view for a method; empty if it is public, None if it declares nothing."""
     view_class: type[View] | None = getattr(view, "view_class", None)
     if view_class is None:
-        return _own(view)
+        return declared(view)
     if not issubclass(view_class, MethodView):
-        return _together(_own(view), _own(view_class.dispatch_request))
+        return _together(declared(view), declared(view_class.dispatch_request))
     name = _handler_name(view_class, method)
     if name is not None:
-        return _together(_own(view), _of_method(view_class, name))
+        return _together(declared(view), _of_method(view_class, name))
     # For OPTIONS, which Flask answers itself, the policies of all methods together.
-    declared = [_of_method(view_class, each.lower()) for each in view_class.methods or ()]
-    return _together(_own(view), *([] if None in declared else declared))
+    by_method = [_of_method(view_class, each.lower()) for each in view_class.methods or ()]
+    return _together(declared(view), *([] if None in by_method else by_method))
 
 
 def is_outermost(
@@ -85,7 +68,7 @@ def is_outermost(
         return False
     # Guards pass the response on.
     around = (*view_class.decorators, *_method_decorators(view_class, name))
-    return all(_own(decorator) is not None for decorator in around)
+    return all(declared(decorator) is not None for decorator in around)
 
 
 def _handler_name(view_class: type[View], method: str) -> str | None:
@@ -96,7 +79,7 @@ def _handler_name(view_class: type[View], method: str) -> str | None:
 
 def _of_method(view_class: type[View], name: str) -> tuple[Policy, ...] | None:
     decorators = _method_decorators(view_class, name)
-    return _together(_own(getattr(view_class, name)), *map(_own, decorators))
+    return _together(declared(getattr(view_class, name)), *map(declared, decorators))
 
 
 def _method_decorators(view_class: type[View], name: str) -> Iterable[object]:
@@ -138,18 +121,6 @@ def _blueprints_of(endpoint: str) -> list[str]:
     return [".".join(names[:count]) for count in range(1, len(names))]
 
 
-def _own(view: object) -> tuple[Policy, ...] | None:
-    return getattr(view, POLICIES_ATTRIBUTE, None)
-
-
-def contradiction(view: str) -> ConfigurationError:
-    """The error for a view that is both public and guarded."""
-    return ConfigurationError(
-        f"{view} is declared public and guarded as well. Take off one of the two: @auth.public, the"
-        " guard, or what declare_view says."
-    )
-
-
 class DeclaredViews:
     """The policies of the applications of one adapter."""
 
@@ -166,19 +137,19 @@ class DeclaredViews:
         self._found: WeakKeyDictionary[Flask, dict[tuple[str, str, object], list[Policy]]]
         self._found = WeakKeyDictionary()
 
-    def public(self, view: ViewT) -> ViewT:
+    def public(self, view: FunctionT) -> FunctionT:
         """Declare that a view needs no credentials, even in a protected blueprint.
 
         Raises:
             ConfigurationError: The view has a guard.
         """
-        if _own(view):
+        if declared(view):
             raise contradiction(repr(view))
         marked: Any = view
         if inspect.ismethod(view):
             # A method takes no attributes, and Flask's own view of static files is a method.
             marked = functools.update_wrapper(functools.partial(view), view)
-        return declare(cast("ViewT", marked))
+        return declare(cast("FunctionT", marked))
 
     def declare_view(self, app: Flask, endpoint: str, policy: Policy | None) -> None:
         """Guard a view that you cannot decorate, by its endpoint: static files, or another package's view.
@@ -191,13 +162,13 @@ class DeclaredViews:
         Raises:
             ConfigurationError: This was called before for the endpoint.
         """
-        declared = self._by_endpoint.setdefault(app, {})
-        if endpoint in declared:
+        by_endpoint = self._by_endpoint.setdefault(app, {})
+        if endpoint in by_endpoint:
             raise ConfigurationError(
                 f"declare_view was called twice for {endpoint!r}. Call it once, with one complete policy."
             )
         self._found.clear()
-        declared[endpoint] = PUBLIC if policy is None else (policy,)
+        by_endpoint[endpoint] = PUBLIC if policy is None else (policy,)
 
     def check(self, app: Flask) -> None:
         """Check that every view of a complete application is guarded as declared.

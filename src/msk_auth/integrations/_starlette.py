@@ -26,7 +26,6 @@ from msk_auth._route_audit import (
     AuditedRoute,
     RouteKind,
     has_own_guard,
-    layers,
     read_routes,
     register_reader,
 )
@@ -38,7 +37,7 @@ from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.routes import Route
 
-from ._adapter import GuardT
+from ._adapter import FunctionT, GuardT, contradiction, declare, declared
 from ._asgi import (
     AsgiAuth,
     Throttle,
@@ -49,13 +48,7 @@ from ._asgi import (
     refuse_websocket,
 )
 
-POLICY_ATTRIBUTE: Final = "msk_auth_policy"
-"""The attribute of a guarded endpoint with its policy."""
-
-_PUBLIC_ATTRIBUTE: Final = "msk_auth_public"
-
 AppT = TypeVar("AppT", bound=Starlette)
-EndpointT = TypeVar("EndpointT", bound=Callable[..., object])
 
 
 class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
@@ -100,7 +93,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         app.state.msk_auth = bound
         return app
 
-    def public(self, endpoint: EndpointT) -> EndpointT:
+    def public(self, endpoint: FunctionT) -> FunctionT:
         """Declare that an endpoint, or a mounted application such as static files, needs no credentials.
 
         The mark is only for the route audit and changes nothing for requests.
@@ -108,15 +101,11 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         Raises:
             ConfigurationError: The endpoint has a guard.
         """
-        if declared_policies(endpoint):
-            raise ConfigurationError(
-                f"{endpoint!r} is declared public and guarded as well. Remove auth.public or the guard."
-            )
-        # A bound method takes no attributes.
-        setattr(getattr(endpoint, "__func__", endpoint), _PUBLIC_ATTRIBUTE, True)
-        return endpoint
+        if declared(endpoint):
+            raise contradiction(repr(endpoint))
+        return declare(endpoint)
 
-    def declare(self, endpoint: EndpointT, policy: Policy) -> EndpointT:
+    def declare(self, endpoint: FunctionT, policy: Policy) -> FunctionT:
         """Declare the policy of an endpoint that calls :meth:`admit` itself, for the route audit.
 
         Only the call of :meth:`admit` guards the endpoint.
@@ -171,9 +160,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
             return to_response(answer)
 
         endpoint.__qualname__ = route.name
-        if route.policy is None:
-            return self.public(endpoint)
-        return declare(endpoint, route.policy)
+        return declare(endpoint, *(() if route.policy is None else (route.policy,)))
 
     async def _on_problem(self, connection: HTTPConnection, error: Problem) -> Response | None:
         # The frames refer to each other and to the credentials: without this they would stay until the next run of the
@@ -218,27 +205,6 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         if isinstance(error, Problem):
             return await _send(connection, self._renderer.answer(error))
         return await _send(connection, self._renderer.http_error(500))
-
-
-def declare(endpoint: EndpointT, policy: Policy) -> EndpointT:
-    """Mark an endpoint with its policy, for the route audit."""
-    setattr(endpoint, POLICY_ATTRIBUTE, policy)
-    return endpoint
-
-
-def declared_policies(endpoint: object) -> tuple[Policy, ...] | None:
-    """The policies of an endpoint; empty if it is public, None if it declares nothing."""
-    policies = dict.fromkeys(
-        policy
-        for layer in layers(endpoint)
-        if (policy := getattr(layer, POLICY_ATTRIBUTE, None)) is not None
-    )
-    return tuple(policies) or (() if is_public(endpoint) else None)
-
-
-def is_public(endpoint: object) -> bool:
-    """True if an endpoint, or the function inside a guard, is declared public."""
-    return any(getattr(layer, _PUBLIC_ATTRIBUTE, False) is True for layer in layers(endpoint))
 
 
 def to_response(answer: Answer) -> Response:
@@ -353,7 +319,7 @@ def _inside_middleware(mount: Any) -> Any:
     routes = getattr(mount, "routes", None)
     layer = mount.app
     while layer is not None:
-        if getattr(layer, "routes", None) is routes or is_public(layer):
+        if getattr(layer, "routes", None) is routes or declared(layer) == ():
             return layer
         layer = getattr(layer, "app", None)
     return mount.app
@@ -400,12 +366,12 @@ def _found(
 ) -> AuditedRoute:
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
-    own = declared_policies(endpoint)
+    own = declared(endpoint)
     is_unsafe = not SAFE_METHODS.issuperset(methods) or not methods
     guards = () if entry is None else (each[is_unsafe] for each in entry.guards)
     policies = tuple(dict.fromkeys((*guards, *(own or ())))) or own
     name: str = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
-    problems = (_CONTRADICTION,) if policies and is_public(endpoint) else ()
+    problems = (_CONTRADICTION,) if policies and own == () else ()
     guards_itself = has_own_guard(endpoint) or (entry is not None and entry.own_guard)
     return AuditedRoute(
         path,

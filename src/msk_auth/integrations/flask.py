@@ -93,13 +93,12 @@ from msk_auth.http.routes import Route as Row
 from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.users import AnyUsers, RequestSession
 
-from ._adapter import Adapter
+from ._adapter import Adapter, declare, declare_guard
 from ._flask_views import (
     DeclaredViews,
-    declare,
-    declare_guard,
     declared_policies,
     guards_itself,
+    hide,
     is_exposed,
     is_outermost,
 )
@@ -470,7 +469,9 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
 
     def _guard(self, policy: Policy) -> Decorator:
         def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
-            return declare_guard(self._guarded(view, policy), view, policy)
+            guarded = declare_guard(self._guarded(view, policy), view, policy)
+            hide(view)
+            return guarded
 
         return cast("Decorator", declare(decorate, policy))
 

@@ -45,8 +45,9 @@ from msk_auth.http.admission import (
 from msk_auth.http.routes import AdminKeyOperation, KeyOperation
 from msk_auth.http.routes import Route as Row
 
+from ._adapter import declare_guard, declared
 from ._asgi import PublicRoutes, Throttle
-from ._starlette import StarletteBase, declare, declared_policies
+from ._starlette import StarletteBase
 
 __all__ = ["StarletteAuth"]
 
@@ -213,7 +214,7 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
             )
 
             # A guard below this guard that names a permission decides for keys here too.
-            below = declared_policies(endpoint) or () if policy.is_bare else ()
+            below = declared(endpoint) or () if policy.is_bare else ()
             policies = named_first((policy, *below))
 
             @functools.wraps(endpoint)
@@ -234,6 +235,6 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
                     return await endpoint(*args, **kwargs)
                 return await run_in_threadpool(endpoint, *args, **kwargs)
 
-            return declare(guarded, policy)
+            return declare_guard(guarded, endpoint, policy)
 
         return cast("Decorator", decorate)
