@@ -282,12 +282,9 @@ def judge(
     used: set[str] = set()
     judged: list[AuditedRoute] = []
     for route in _by_method(routes):
-        opened = _entries_for(route, public) if not route.policies else set[str]()
-        guarded = (
-            _entries_for(route, own_guard)
-            if route.policies is None and not route.own_guard
-            else set[str]()
-        )
+        is_undeclared = route.policies is None and not route.own_guard
+        opened = _entries_for(route, () if route.policies else public)
+        guarded = _entries_for(route, own_guard if is_undeclared else ())
         settled = _entries_for(route, accepted)
         policies = () if opened else route.policies
         # A guard of the library overrides the application's own guard.
@@ -298,7 +295,8 @@ def judge(
         )
         used |= opened | guarded
         problems = list(route.problems)
-        if _is_impassable(route.policies or ()):
+        takes_logins_only = any(each.interactive or each.login for each in route.policies or ())
+        if takes_logins_only and any(each.key for each in route.policies or ()):
             problems.append(
                 "requires an API key and a login, so no request passes. Remove one of the two."
             )
@@ -317,11 +315,6 @@ def judge(
         judged.append(replace(candidate, problems=tuple(problems)))
     unused = [entry for entry in (*public, *own_guard, *accepted) if entry not in used]
     return RouteReport(tuple(_joined(judged)), tuple(dict.fromkeys(unused)))
-
-
-def _is_impassable(policies: Collection[Policy]) -> bool:
-    takes_logins_only = any(each.interactive or each.login for each in policies)
-    return takes_logins_only and any(each.key for each in policies)
 
 
 def _administration(route: AuditedRoute) -> str | None:

@@ -25,6 +25,7 @@ from msk_auth._async.watch import LOOK_UPS_AT_ONCE, AsyncWatch, AsyncWatches
 from msk_auth._fork import abandon, after_fork_in_child
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.verification import Reads
+from msk_auth.authenticator import BaseAuthenticator
 from msk_auth.core.authentication import bearer_of_key
 from msk_auth.core.errors import ConfigurationError, Problem
 from msk_auth.core.logins import RequestLogins
@@ -482,17 +483,11 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
         """A row of the table as a route of the framework."""
 
 
-_SHARED: Final = (
-    "profiles",
-    "issuers",
-    "rules",
-    "users",
-    "realm",
-    "clock",
-    "cached_principal",
-    "admin_keys",
-    "authorize",
-    "reference",
+# The attributes of both authenticators, and the methods that neither block nor await.
+_SHARED: Final = tuple(
+    name
+    for name in (*BaseAuthenticator.__annotations__, *vars(BaseAuthenticator))
+    if name[0] != "_"
 )
 # The two authenticators have the same methods.
 _IN_THREAD: Final = tuple(

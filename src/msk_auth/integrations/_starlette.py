@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeVar, cast
 
 from starlette.applications import Starlette
-from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
+from starlette.endpoints import HTTPEndpoint
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import HTTPConnection, Request
@@ -266,7 +266,10 @@ def read_in_order(
         first = next((each.path for each, paths in earlier if _takes(each, paths, route)), None)
         yield route if first is None else replace(route, shadowed_by=first)
         earlier.append((route, _paths_of(route)))
-    yield from _read_default(router, prefix)
+    default: object = router.default
+    if getattr(default, "__func__", None) is not Router.not_found:
+        # The application's own.
+        yield _found(default, f"{prefix}/…", (ANY_METHOD,), "route")
 
 
 def _takes(first: AuditedRoute, paths: re.Pattern[str], later: AuditedRoute) -> bool:
@@ -296,7 +299,9 @@ def _read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[Audite
             case StarletteRoute():
                 yield from _read_route(entry, path)
             case WebSocketRoute():
-                yield _read_websocket(entry, path)
+                # The guard of a class-based endpoint is on this method.
+                endpoint = getattr(shown.endpoint, "on_connect", shown.endpoint)
+                yield _found(endpoint, path, (), "websocket", entry)
             case Mount():
                 yield from _read_inner(_inside_middleware(shown), path)
             case Host():
@@ -305,13 +310,6 @@ def _read_entries(entries: Iterable[RouteEntry], prefix: str) -> Iterator[Audite
                 yield AuditedRoute(
                     path or "/", (ANY_METHOD,), "route", type(entry.route).__name__, None
                 )
-
-
-def _read_default(router: Any, prefix: str) -> Iterator[AuditedRoute]:
-    """The application's own default of a router, if any."""
-    default: object = router.default
-    if getattr(default, "__func__", None) is not Router.not_found:
-        yield _found(default, f"{prefix}/…", (ANY_METHOD,), "route")
 
 
 def _inside_middleware(mount: Any) -> Any:
@@ -348,13 +346,6 @@ def _read_route(entry: RouteEntry, path: str) -> Iterator[AuditedRoute]:
             handler = getattr(endpoint, "get", None)
         if handler is not None and (not methods or name.upper() in methods):
             yield _found(handler, path, (name.upper(),), "route", entry)
-
-
-def _read_websocket(entry: RouteEntry, path: str) -> AuditedRoute:
-    endpoint: Any = entry.shown.endpoint
-    if inspect.isclass(endpoint) and issubclass(endpoint, WebSocketEndpoint):
-        endpoint = endpoint.on_connect
-    return _found(endpoint, path, (), "websocket", entry)
 
 
 def _found(

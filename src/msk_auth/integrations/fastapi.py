@@ -252,7 +252,17 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
         """
         guard = self._guard(require(*permissions))
         if load_user is None:
-            return self._user_of_session(guard)
+            self._demand_session()
+            session = self._session
+
+            async def user_in_session(
+                connection: HTTPConnection, principal: Any = guard, session: Any = session
+            ) -> Any:
+                bound = self._bound_in(connection.scope)
+                request = keep_session(connection.scope, bound._authenticator, lambda: session)
+                return await bound._load_user(request, principal)
+
+            return Depends(user_in_session)
         dependant = get_dependant(path="/", call=load_user)
         from_query = {field.name for field in dependant.query_params}
         is_guarded = any(isinstance(call, Guard) for call in _calls_in(dependant))
@@ -266,18 +276,6 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
 
         async def current_user(principal: Any = guard, loaded: Any = load) -> Any:
             return loaded_user(principal, loaded)
-
-        return Depends(current_user)
-
-    def _user_of_session(self, guard: Security) -> Depends:
-        self._demand_session()
-
-        async def current_user(
-            connection: HTTPConnection, principal: Any = guard, session: Any = self._session
-        ) -> Any:
-            bound = self._bound_in(connection.scope)
-            request = keep_session(connection.scope, bound._authenticator, lambda: session)
-            return await bound._load_user(request, principal)
 
         return Depends(current_user)
 

@@ -88,8 +88,6 @@ __all__ = ["JWTLogin", "LitestarAuth"]
 _PUBLIC: Final = "msk_auth_public"
 _PAGES: Final = "msk_auth_pages"
 """Marks the handlers of Litestar's OpenAPI pages."""
-_LIBRARY: Final = "msk_auth_library"
-"""Marks the handlers of the library, in `opt`."""
 _POLICIES: Final = "msk_auth_policies"
 """The key in `opt` for the policies of a registered handler: a tuple, empty if it is public."""
 
@@ -355,12 +353,11 @@ class LitestarAuth(
             # Litestar reads from the annotation that there is no body.
             handle.__annotations__["return"] = Response[None]
         # Litestar's own authentication would refuse keys before the guard is called.
-        excluded = {self._exclude_opt_key: True} if self._exclude_opt_key != _PUBLIC else {}
-        excluded[_LIBRARY] = True
-        options: dict[str, Any] = {"opt": {**excluded, **self.public}, "tags": [TAG]}
+        opt = {} if self._exclude_opt_key == _PUBLIC else {self._exclude_opt_key: True}
+        options: dict[str, Any] = {"opt": opt | self.public, "tags": [TAG]}
         if row.policy is not None:
             # For the documentation and the route audit: the route checks the policy itself.
-            options = {"guards": [self._guard(row.policy)], "opt": excluded}
+            options = {"opt": opt, "guards": [self._guard(row.policy)]}
         return route(
             row.path.replace("}", ":str}") or "/",
             http_method=HttpMethod(row.method),
@@ -551,15 +548,16 @@ class LitestarAuth(
         if scope.get("method") == "OPTIONS" and _is_preflight(scope):
             return
         bound = self._bound_in(scope)
-        options = scope["route_handler"].opt
+        handler = scope["route_handler"]
+        policies: tuple[Policy, ...] = handler.opt[_POLICIES]
         # A route of the library must not occupy the application's session while the store waits for its own connection.
-        in_session = bound._find_session is not None and _LIBRARY not in options
-        for policy in options[_POLICIES]:
+        in_session = bound._find_session is not None and handler.fn.__module__ != __name__
+        for policy in policies:
             # For the application's own guards and dependencies.
             scope["auth"] = await bound._verify(scope, policy, in_session=in_session)
             scope["user"] = scope["auth"].owner.user
             scope[ADMITTED] = bound._authenticator
-        if in_session and options[_POLICIES]:
+        if in_session and policies:
             scope["user"] = await bound._load_user(bound._request_session(scope), scope["auth"])
 
     async def _provide_principal(self, scope: Scope) -> Any:
