@@ -82,8 +82,9 @@ def mounted(name: str, auth: Any, *routes: Any, **options: Any) -> Any:
 
             flask = Flask(__name__)
             auth.init_app(flask, **options)
-            for blueprint in routes:
-                flask.register_blueprint(blueprint)
+            for number, blueprint in enumerate(routes):
+                # Flask demands that blueprints differ in name.
+                flask.register_blueprint(blueprint, name=f"{blueprint.name}_{number}")
             app = WsgiBridge(flask)
     return app
 

@@ -46,10 +46,8 @@ def flask_app(
     auth = FlaskAuth[User](None if late else used, **options)
     auth.init_app(app, used if late else None, errors="all")
     app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
-    some = auth.key_routes(
-        url_prefix="/api/own-keys", operations=["create_key", "revoke_key"], name="own_keys"
-    )
-    app.register_blueprint(some)
+    some = auth.key_routes(url_prefix="/api/own-keys", operations=["create_key", "revoke_key"])
+    app.register_blueprint(some, name="own_keys")
     app.register_blueprint(auth.admin_key_routes("admin:config", max_age=MAX_AGE))
     routes: Routes = PlainRoutes() if extend is None else extend(app)
     plain = routes.blueprint("plain")

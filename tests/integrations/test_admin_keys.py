@@ -13,19 +13,12 @@ pytestmark = pytest.mark.anyio
 PERMISSION = "admin:config"
 
 
-def named(name: str, blueprint: str) -> dict[str, str]:
-    """Flask demands that blueprints differ in name."""
-    return {"name": blueprint} if name == "flask" else {}
-
-
 @pytest.mark.parametrize("name", ADAPTERS)
 async def test_an_application_lists_with_any_login_and_revokes_with_a_recent_one(name: str) -> None:
     world = make_world()
     auth: Any = adapter_of(name, world.blocking if name == "flask" else world.authenticator)
-    lists = auth.admin_key_routes(PERMISSION, operations=["list_all_keys"], **named(name, "a"))
-    revokes = auth.admin_key_routes(
-        PERMISSION, max_age=MAX_AGE, operations=["revoke_any_key"], **named(name, "b")
-    )
+    lists = auth.admin_key_routes(PERMISSION, operations=["list_all_keys"])
+    revokes = auth.admin_key_routes(PERMISSION, max_age=MAX_AGE, operations=["revoke_any_key"])
     app = mounted(name, auth, lists, revokes)
     old = world.bearer("jwt_admin_old")
     one = f"/api/admin/keys/{world.names['key_bob_id']}/revoke".encode()

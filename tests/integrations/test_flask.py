@@ -471,7 +471,7 @@ class TestKeyRoutes:
 
     def test_by_name_and_in_two_places(self, site: Site) -> None:
         site.app.register_blueprint(site.auth.key_routes())
-        site.app.register_blueprint(site.auth.key_routes(url_prefix="/v2/<team>/keys", name="v2"))
+        site.app.register_blueprint(site.auth.key_routes(url_prefix="/v2/<team>/keys"), name="v2")
         with site.app.test_request_context():
             assert url_for("api_keys.list_keys") == "/api/keys"
         bearer = {"Authorization": f"Bearer {site.world.names['jwt']}"}

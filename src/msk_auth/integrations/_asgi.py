@@ -123,15 +123,6 @@ async def refuse_websocket(scope: Memory, send: Send, answer: Answer, *, is_acce
     await send_answer(send, answer, _DENIAL)
 
 
-def watch_verified(
-    authenticator: AsyncAuthenticator[UserT], principal: Principal[UserT]
-) -> AsyncWatch[UserT]:
-    """A watch of a principal that was just verified. A block that ends before the next round needs no look-up."""
-    parts: Any = authenticator
-    watch: AsyncWatch[UserT] = parts._watches.watch(principal, None, is_fresh=True)
-    return watch
-
-
 async def send_answer(send: Send, answer: Answer, kind: str = "http.response") -> None:
     """Send an answer as messages of ASGI.
 
@@ -486,7 +477,7 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
 # The attributes of both authenticators, and the methods that neither block nor await.
 _SHARED: Final = tuple(
     name
-    for name in (*BaseAuthenticator.__annotations__, *vars(BaseAuthenticator))
+    for name in (*BaseAuthenticator.__annotations__, *vars(BaseAuthenticator), "admin_keys")
     if name[0] != "_"
 )
 # The two authenticators have the same methods.

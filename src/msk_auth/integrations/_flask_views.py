@@ -105,11 +105,6 @@ def guards_itself(app: Flask, endpoint: str, method: str) -> bool:
     return any(has_own_guard(each) for each in marked)
 
 
-def methods_of(app: Flask, endpoint: str) -> set[str]:
-    """All methods of an endpoint, from all of its rules."""
-    return {method for rule in app.url_map.iter_rules(endpoint) for method in rule.methods or ()}
-
-
 def layers_of(app: Flask, endpoint: str) -> list[object]:
     """The application and the blueprints of an endpoint, from the outside in."""
     blueprints = [app.blueprints.get(name) for name in _blueprints_of(endpoint)]
@@ -183,8 +178,9 @@ class DeclaredViews:
         for endpoint, view in app.view_functions.items():
             if is_exposed(view):
                 raise _exposed(endpoint)
-            for method in sorted(methods_of(app, endpoint)):
-                self.policies_of(app, endpoint, method)
+        for rule in app.url_map.iter_rules():
+            for method in sorted(rule.methods or ()):
+                self.policies_of(app, rule.endpoint, method)
         for endpoint in self._by_endpoint.get(app, {}):
             if endpoint not in app.view_functions:
                 raise ConfigurationError(
@@ -214,7 +210,9 @@ class DeclaredViews:
         if outer and not guards_itself(app, endpoint, method):
             raise ConfigurationError(
                 f"The view {endpoint!r} declares no policy for {method}, and its blueprint or application is"
-                f" protected. {_how_to_declare(endpoint)}"
+                " protected. Decorate it with @auth.require(…) or @auth.public, below its route. For a view that"
+                f" other code registers, such as static files, write auth.declare_view(app, {endpoint!r}, require(…)), or"
+                " None to make it public."
             )
         return None
 
@@ -259,13 +257,3 @@ def _exposed(endpoint: str) -> ConfigurationError:
         " route first and @auth.require(…) below it. For a view that other code registers, write"
         f" auth.declare_view(app, {endpoint!r}, require(…))."
     )
-
-
-def _how_to_declare(endpoint: str) -> str:
-    by_name = f"auth.declare_view(app, {endpoint!r}, require(…)), or None to make it public"
-    if endpoint.rpartition(".")[2] != "static":
-        return (
-            "Decorate it with @auth.require(…) or @auth.public, below its route. If other code"
-            f" registers it, write {by_name}."
-        )
-    return f"It serves files. Turn it off with static_folder=None, or write {by_name}."

@@ -94,14 +94,7 @@ from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.users import AnyUsers, RequestSession
 
 from ._adapter import Adapter, declare, declare_guard
-from ._flask_views import (
-    DeclaredViews,
-    declared_policies,
-    guards_itself,
-    hide,
-    is_exposed,
-    is_outermost,
-)
+from ._flask_views import DeclaredViews, guards_itself, hide, is_exposed, is_outermost
 
 __all__ = ["FlaskAuth"]
 
@@ -336,7 +329,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         *,
         url_prefix: str = "/api/keys",
         operations: Collection[KeyOperation] | None = None,
-        name: str = "api_keys",
     ) -> Blueprint:
         """A blueprint with which people manage their own keys. Its guards cannot be removed.
 
@@ -344,9 +336,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             url_prefix: The routes' prefix.
             operations: The operations to mount: `list_keys`, `create_key`, `get_key`, `update_key`, `rotate_key`, `revoke_key`,
                 `delete_key`. By default all. In place of a missing operation the application can add its own route.
-            name: The blueprint's name, for `url_for`.
+
+        Returns:
+            A blueprint with the name `api_keys`. Give it another one when you register it: `register_blueprint(…, name=…)`.
         """
-        return self._blueprint(name, key_routes(operations), url_prefix)
+        return self._blueprint("api_keys", key_routes(operations), url_prefix)
 
     def admin_key_routes(
         self,
@@ -355,7 +349,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
         max_age: timedelta | None = None,
         url_prefix: str = "/api/admin/keys",
         operations: Collection[AdminKeyOperation] | None = None,
-        name: str = "admin_keys",
     ) -> Blueprint:
         """A blueprint with which administrators list and revoke the keys of all owners. Its guards cannot be removed.
 
@@ -366,12 +359,16 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             max_age: The greatest age of their login; None means any.
             url_prefix: The routes' prefix.
             operations: The operations to mount: `list_all_keys`, `revoke_any_keys`, `revoke_any_key`. By default all.
-            name: The blueprint's name, for `url_for`.
+
+        Returns:
+            A blueprint with the name `admin_keys`.
         """
-        return self._blueprint(name, admin_key_routes(permission, max_age, operations), url_prefix)
+        return self._blueprint(
+            "admin_keys", admin_key_routes(permission, max_age, operations), url_prefix
+        )
 
     def revocation_route(
-        self, *, path: str = "/api/revoke", name: str = "revocation", throttle: Throttle | None
+        self, *, path: str = "/api/revoke", throttle: Throttle | None
     ) -> Blueprint:
         """A blueprint that revokes the key in the body, without a login: `POST` with `token=…` as a form, or as JSON.
 
@@ -382,16 +379,17 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             path: The path of the route.
             throttle: Called first with each request; raises :class:`~msk_auth.errors.TooManyAttempts` over the limit.
                 Pass None if a proxy already limits requests.
-            name: The blueprint's name, for `url_for`.
+
+        Returns:
+            A blueprint with the name `revocation`.
         """
-        return self._blueprint(name, [revocation_route(path)], throttle=throttle)
+        return self._blueprint("revocation", [revocation_route(path)], throttle=throttle)
 
     def leak_route(
         self,
         receiver: GitHubLeakReceiver,
         *,
         path: str = "/api/leaks/github",
-        name: str = "leaks",
         throttle: Throttle | None,
     ) -> Blueprint:
         """A public blueprint that receives signed reports of GitHub's secret scanning.
@@ -400,9 +398,11 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             receiver: Checks the reports and revokes the keys.
             path: The path of the route.
             throttle: As for :meth:`revocation_route`.
-            name: The blueprint's name, for `url_for`.
+
+        Returns:
+            A blueprint with the name `leaks`.
         """
-        return self._blueprint(name, [leak_route(path, receiver)], throttle=throttle)
+        return self._blueprint("leaks", [leak_route(path, receiver)], throttle=throttle)
 
     def admit(self, policy: Policy) -> Principal[UserT]:
         """The principal of the current request, if it meets the policy.
@@ -736,11 +736,9 @@ def _read(app: Flask, prefix: str) -> Iterator[AuditedRoute]:
 
 
 def _read_policies(app: Flask, rule: Rule, method: str) -> tuple[Policy, ...] | None:
-    auth = app.extensions.get("msk_auth")
-    if not isinstance(auth, FlaskAuth):
-        return declared_policies(app.view_functions.get(rule.endpoint), method)
+    views: DeclaredViews = app.extensions.get(_EXTENSION) or DeclaredViews()
     try:
-        return auth.policies_of(app, rule.endpoint, method)
+        return views.policies_of(app, rule.endpoint, method)
     except ConfigurationError:
         return None
 

@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote, urljoin, urlsplit
 
 from msk_auth._async.authenticator import AsyncAuthenticator
+from msk_auth._async.watch import AsyncWatches
 from msk_auth._route_audit import AuditedRoute, register_reader
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import (
@@ -57,7 +58,6 @@ from ._asgi import (
     read_stream,
     send_answer,
     values,
-    watch_verified,
 )
 
 __all__ = ["McpAuth"]
@@ -210,6 +210,8 @@ class _Gate:
         self._server = server
         self._max_body = max_body
         self._secret = secrets.token_bytes(32)
+        parts: Any = auth.authenticator
+        self._watches: AsyncWatches[Any] = parts._watches
         resources = tables["resources"] or {}
         self._patterns = [(_pattern(uri), policy) for uri, policy in resources.items()]
         policies = [policy for table in tables.values() for policy in (table or {}).values()]
@@ -271,7 +273,8 @@ class _Gate:
 
         try:
             principal = await self._auth.admit(_Request(scope), AUTHENTICATED)
-            async with watch_verified(self._auth.authenticator, principal):
+            # The principal was just verified: a response that ends before the next round needs no look-up.
+            async with self._watches.watch(principal, None, is_fresh=True):
                 inner = _with_session(scope, self._unsealed, principal, *_NOT_PASSED_ON)
                 if scope["method"] not in _WITHOUT_MESSAGE:
                     message = await self._read(receive)
