@@ -19,13 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from msk_auth import KeyFormat, __version__
 from msk_auth._route_audit import AuditedRoute, RouteReport, list_routes
 from msk_auth.core.keys import CHECKSUM_LENGTH, ID_LENGTH, SECRET_LENGTH, checksum
 from msk_auth.errors import ConfigurationError, CredentialRefused
 from msk_auth.redaction import redact
+
+Command: TypeAlias = Callable[[argparse.Namespace], int]
+"""Runs a command with its arguments, and returns the exit code."""
 
 
 class CommandFailed(Exception):
@@ -43,12 +46,7 @@ def _write_error(text: str) -> None:
 
 
 def _add_command(
-    commands: Any,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    summary: str,
-    examples: str,
+    commands: Any, name: str, run: Command, *, summary: str, examples: str
 ) -> argparse.ArgumentParser:
     """Add a command, which calls `run`. Its help ends with examples."""
     parser: argparse.ArgumentParser = commands.add_parser(

@@ -277,7 +277,9 @@ class AsgiAuth(
     ) -> Principal[UserT]:
         # Every header, as sent. Frameworks return the first of several headers, or join them, and decode leniently; the
         # choice of the credential must not depend on this.
-        authorization: Authorization = tuple(values(scope, b"authorization"))
+        authorization: Authorization = tuple(
+            value for name, value in scope["headers"] if name.lower() == b"authorization"
+        )
         if self._key_header is not None:
             given = values(scope, self._key_header.lower().encode())
             authorization = bearer_of_key(
@@ -337,13 +339,18 @@ class AsgiAuth(
         """The answer of one of the library's routes."""
         scope = request.scope
         bound = self._bound_in(scope)
+
+        def header(name: str) -> str | None:
+            found = values(scope, name.encode())
+            return found[0].decode("latin-1") if len(found) == 1 else None
+
         exchange = AsyncExchange(
             authenticator=bound._authenticator,
             query=scope["query_string"],
             path=path,
             key_id=scope["path_params"].get("key_id", ""),
-            content_type=next(iter(_texts(scope, b"content-type")), None),
-            header=lambda name: _only(_texts(scope, name.encode())),
+            content_type=header("content-type"),
+            header=header,
             admit=lambda policy: bound._verify(scope, policy, in_session=False),
             read_body=read_body,
             call=call_awaited,
@@ -380,14 +387,6 @@ def client_path(scope: Memory) -> str:
     root: str = scope.get("root_path", "").rstrip("/")
     path: str = scope["path"]
     return path if path.startswith(f"{root}/") else root + path
-
-
-def _texts(scope: Memory, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for value in values(scope, name)]
-
-
-def _only(found: list[str]) -> str | None:
-    return found[0] if len(found) == 1 else None
 
 
 async def body_chunks(receive: Receive) -> AsyncGenerator[bytes]:

@@ -69,13 +69,13 @@ class ErrorAnswers:
 
     def __init__(self, renderer: ProblemRenderer, errors: Errors) -> None:
         self._renderer = renderer
-        self._all_errors = errors == "all"
-        self._on_problem = self.on_problem_as_http if errors == "http" else self.on_problem
+        self._errors = errors
 
     def add_to(self, handlers: dict[Any, Any]) -> None:
         """Answer exceptions for which the application has no handler."""
-        handlers.setdefault(Problem, self._on_problem)
-        if not self._all_errors:
+        as_http = self._errors == "http"
+        handlers.setdefault(Problem, self.on_problem_as_http if as_http else self.on_problem)
+        if self._errors != "all":
             return
         handlers.setdefault(HTTPException, self.on_http_exception)
         if _INTERNAL not in handlers:
@@ -127,7 +127,9 @@ class ErrorAnswers:
         if isinstance(error, Problem):
             memory[_RAISED] = self._renderer.answer(error)
         elif (
-            self._all_errors and isinstance(error, HTTPException) and error.status_code != _INTERNAL
+            self._errors == "all"
+            and isinstance(error, HTTPException)
+            and error.status_code != _INTERNAL
         ):
             memory[_RAISED] = self._answer(error)
 

@@ -30,11 +30,6 @@ from fastapi import APIRouter, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import get_dependant
 from fastapi.encoders import jsonable_encoder
-from fastapi.exception_handlers import (
-    http_exception_handler,
-    request_validation_exception_handler,
-    websocket_request_validation_exception_handler,
-)
 from fastapi.exceptions import HTTPException as FastAPIHTTPException
 from fastapi.exceptions import (
     RequestValidationError,
@@ -76,11 +71,6 @@ from ._starlette import RouteEntry, StarletteBase, read_in_order
 
 __all__ = ["FastAPIAuth"]
 
-_DEFAULT_HANDLERS: Final[Mapping[object, object]] = {
-    HTTPException: http_exception_handler,
-    RequestValidationError: request_validation_exception_handler,
-    WebSocketRequestValidationError: websocket_request_validation_exception_handler,
-}
 # FastAPI's message for a body that is not UTF-8, or nested too deeply.
 _BODY_ERROR: Final = "There was an error parsing the body"
 _PLACES: Final = frozenset({"body", "query", "path", "header", "cookie"})
@@ -398,7 +388,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
     def _add_handlers(self, app: Starlette) -> None:
         # FastAPI has added its own handlers if the application has none.
         handlers = cast("dict[object, object]", app.exception_handlers)
-        for kind, default in _DEFAULT_HANDLERS.items():
+        for kind, default in FastAPI().exception_handlers.items():
             if handlers.get(kind) is default:
                 del handlers[kind]
         super()._add_handlers(app)
