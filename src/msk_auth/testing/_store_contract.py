@@ -209,19 +209,17 @@ WRITES = {"insert": Case("insert", {"max_active": 99, "now": NOW}, {}), **CHANGE
 """Each way to change the keys of the store. A new key has an id made from the id of another."""
 
 
-def write(
-    name: str,
+def write(name: str, store: KeyStore, key_id: str, *more: Any) -> object:
+    """Change a key, or insert a key, with the further arguments of :func:`run`."""
+    return run(WRITES[name], store, key_id, *more)
+
+
+def run(
+    case: Case,
     store: KeyStore,
     key_id: str,
     change: KeyChange | None = None,
     owner_id: str = OWNER,
-) -> object:
-    """Change a key, or insert a key."""
-    return run(WRITES[name], store, key_id, change, owner_id)
-
-
-def run(
-    case: Case, store: KeyStore, key_id: str, change: KeyChange | None, owner_id: str = OWNER
 ) -> ApiKey | None:
     """Make a change. A new key has an id made from `key_id`."""
     options = dict(case.options)
@@ -731,7 +729,7 @@ class StoreContract:
     def test_parallel_edits_of_different_fields_lose_none(self, store: KeyStore) -> None:
         record = add(store, "k")
         edits = [edit_of({name: value}, {}) for name, value in EDIT.items()]
-        in_parallel(lambda number: run(edits[number % len(edits)], store, "k", None), range(12))
+        in_parallel(lambda number: run(edits[number % len(edits)], store, "k"), range(12))
         assert store.find("k") == replace(record, **EDIT)
 
     # Touching
