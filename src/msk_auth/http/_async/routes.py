@@ -37,7 +37,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from msk_auth._async.authenticator import AsyncAuthenticator
@@ -263,20 +262,6 @@ async def revoke_presented_key(request: AsyncExchange) -> Answer:
     return json_answer(200, {})
 
 
-async def receive_leak_report(
-    receiver: AsyncGitHubLeakReceiver | GitHubLeakReceiver,
-    request: AsyncExchange,
-) -> Answer:
-    """Pass a report to its receiver."""
-    labels = await request.call(
-        receiver.receive,
-        request.body,
-        key_identifier=request.header("github-public-key-identifier"),
-        signature=request.header("github-public-key-signature"),
-    )
-    return json_answer(200, labels)
-
-
 def revocation_route(path: str) -> Route:
     """The route that revokes a presented key."""
     operation = openapi.REVOKE_PRESENTED_KEY
@@ -291,6 +276,16 @@ def leak_route(path: str, receiver: AsyncGitHubLeakReceiver | GitHubLeakReceiver
         path: The path of the route.
         receiver: Checks the reports and revokes the keys.
     """
+
+    async def receive_leak_report(request: AsyncExchange) -> Answer:
+        labels = await request.call(
+            receiver.receive,
+            request.body,
+            key_identifier=request.header("github-public-key-identifier"),
+            signature=request.header("github-public-key-signature"),
+        )
+        return json_answer(200, labels)
+
     operation = openapi.RECEIVE_LEAK_REPORT
-    handle = partial(receive_leak_report, receiver)
+    handle = receive_leak_report
     return Route("receive_leak_report", "POST", path, None, handle, operation, MAX_REPORT)

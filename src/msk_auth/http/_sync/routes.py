@@ -38,7 +38,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from msk_auth._leak_reports import MAX_REPORT
@@ -260,20 +259,6 @@ def revoke_presented_key(request: Exchange) -> Answer:
     return json_answer(200, {})
 
 
-def receive_leak_report(
-    receiver: GitHubLeakReceiver | GitHubLeakReceiver,
-    request: Exchange,
-) -> Answer:
-    """Pass a report to its receiver."""
-    labels = request.call(
-        receiver.receive,
-        request.body,
-        key_identifier=request.header("github-public-key-identifier"),
-        signature=request.header("github-public-key-signature"),
-    )
-    return json_answer(200, labels)
-
-
 def revocation_route(path: str) -> Route:
     """The route that revokes a presented key."""
     operation = openapi.REVOKE_PRESENTED_KEY
@@ -288,6 +273,16 @@ def leak_route(path: str, receiver: GitHubLeakReceiver | GitHubLeakReceiver) -> 
         path: The path of the route.
         receiver: Checks the reports and revokes the keys.
     """
+
+    def receive_leak_report(request: Exchange) -> Answer:
+        labels = request.call(
+            receiver.receive,
+            request.body,
+            key_identifier=request.header("github-public-key-identifier"),
+            signature=request.header("github-public-key-signature"),
+        )
+        return json_answer(200, labels)
+
     operation = openapi.RECEIVE_LEAK_REPORT
-    handle = partial(receive_leak_report, receiver)
+    handle = receive_leak_report
     return Route("receive_leak_report", "POST", path, None, handle, operation, MAX_REPORT)
