@@ -72,14 +72,13 @@ class Uses:
         """
         loop = asyncio.get_running_loop()
         # A copy: another event loop may begin a use meanwhile.
-        uses = {
-            task: use
-            for task, use in self._tasks.copy().items()
+        uses = self._tasks.copy().items()
+        ends = (
+            _end(task, use, CANCEL_SECONDS)
+            for task, use in uses
             if use is not None and task.get_loop() is loop
-        }
-        if uses:
-            await asyncio.gather(*(_end(task, use, CANCEL_SECONDS) for task, use in uses.items()))
-            await asyncio.wait(uses, timeout=CANCEL_SECONDS)
+        )
+        await asyncio.gather(*ends)
 
     def _start(self, work: Coroutine[Any, Any, T], use: Use | None = None) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -114,6 +113,7 @@ async def _end(task: asyncio.Task[Any], use: Use, seconds: float) -> None:
         await asyncio.wait((task,), timeout=CANCEL_SECONDS)
     # The task waits for the pool, or for a hook of the application; or the driver ends when it is cancelled.
     task.cancel()
+    await asyncio.wait((task,), timeout=CANCEL_SECONDS)
 
 
 class Turns:
