@@ -304,8 +304,6 @@ async def test_a_worker_exports_its_last_spans(
     tmp_path: Path, spans: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tracing, "to_collector", lambda: spans.tracing)
-    # It would cancel the tasks of the test.
-    monkeypatch.setattr(cli, "end_the_rest", lambda: asyncio.sleep(0))
     settings = Settings(data_dir=tmp_path, tracing="otlp")
     working = asyncio.create_task(cli._work(settings, timedelta(0)))
     while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:  # noqa: ASYNC110 - there is no event for it
