@@ -128,12 +128,12 @@ class Caller:
         task = {"name": "hello", "handler": "command", "params": {"argv": ["echo", "hello"]}}
         return expect(await self.post("/api/tasks", task | body), 201)
 
-    async def wait_for_run(self, run_id: str) -> dict[str, Any]:
-        """The run, once it is over."""
+    async def wait_for_run(self, run_id: str, state: str | None = None) -> dict[str, Any]:
+        """The run, once it is over, or in this state."""
         async with asyncio.timeout(60):
             while True:
                 run = expect(await self.get(f"/api/runs/{run_id}"), 200)
-                if run["finished_at"] is not None:
+                if run["state"] == state or (state is None and run["finished_at"] is not None):
                     return run
                 await asyncio.sleep(0.05)
 
@@ -315,9 +315,10 @@ async def running_service(
     Args:
         template: The data folder that is copied.
         folder: Where its copy goes.
-        behind: By how many seconds its clock is behind the machine's.
-        housekeeping: Whether it deletes what is old when it starts. In a fresh service nothing is, and to look takes a tenth of a test.
         shared_routes: Whether it answers with the routes of :class:`SharedRoutes`, which one service at a time can.
+        housekeeping: Whether it purges and announces when it starts. A fresh service has nothing to purge, and looking for it takes
+            a quarter of a short test.
+        behind: By how many seconds its clock is behind the machine's.
         settings: Those that are not as by default.
     """
     shutil.copytree(template, folder)

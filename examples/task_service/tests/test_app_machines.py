@@ -203,11 +203,7 @@ async def test_a_run_elsewhere_is_followed_cancelled_within_seconds_and_given_ba
         assert (await ada.wait_for_run(run["id"]))["state"] == "cancelled"
 
         run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
-        async with asyncio.timeout(60):
-            while True:
-                if expect(await ada.get(f"/api/runs/{run['id']}"), 200)["state"] == "running":
-                    break
-                await asyncio.sleep(0.05)
+        await ada.wait_for_run(run["id"], "running")
         worker.send_signal(signal.SIGTERM)
         assert await worker.wait() == 0
         again = expect(await ada.get(f"/api/runs/{run['id']}"), 200)
