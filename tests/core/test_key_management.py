@@ -305,8 +305,8 @@ def test_scopes_are_kept_as_a_set_and_none_is_not_empty(
         (["<b>", "\u202e", "x" * 101], "You do not have all of these permissions yourself: <b>."),
         (["*"], "You do not have all of these permissions yourself: *."),
         ([f"p{i}" for i in range(101)], "Choose at most 100 scopes."),
-        ("tasks:read", "Give a list of scopes, not one text."),
-        ("", "Give a list of scopes, not one text."),
+        ("tasks:read", "Give a list of scopes as texts, or null for all of yours."),
+        ("", "Give a list of scopes as texts, or null for all of yours."),
     ],
 )
 def test_scopes_beyond_ones_own_permissions_are_refused(

@@ -184,7 +184,7 @@ def _resource(text: str) -> str:
 
 
 def _network(text: str) -> str:
-    return str(parse_network(str(text)))
+    return str(parse_network(text))
 
 
 KEY_FIELDS: Final = (
@@ -326,22 +326,29 @@ def _clean_all(
     values: dict[str, Any] = {name: FIELD_OF[name].empty for name in given}
     for name, value in given.items():
         try:
-            values[name] = _clean(name, value)
+            values[name] = clean(name, value)
         except ValueError as error:
             wrong.append(FieldError(name, str(error)))
     return values
 
 
-def _clean(name: str, value: Any) -> Any:
+def clean(name: str, value: Any) -> Any:
+    """The valid value of one field's input, of any type.
+
+    Raises:
+        ValueError: With the sentence for the person.
+    """
     row, given = FIELD_OF[name], INPUTS[name]
     if not row.is_required and value is None:
         return row.empty
     if row.kind is FieldKind.TEXT:
         return _clean_line(value, given) or row.empty
-    # A single text would become a set of letters.
-    if isinstance(value, str):
-        raise ValueError(f"Give a list of {name}, not one text.")  # noqa: TRY004 - an error of the input
-    texts: frozenset[str] = frozenset(value)
+    # A single text would become a set of letters, and an object the set of its names.
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+    items: list[Any] = [*value] if is_list else [None]
+    if not all(isinstance(item, str) for item in items):
+        raise ValueError(f"Give a list of {name} as texts, or null for {given.null_means}.")
+    texts: frozenset[str] = frozenset(items)
     if len(texts) > given.most:
         raise ValueError(f"Choose at most {given.most} {name}.")
     if len(texts) < given.least:
@@ -352,9 +359,11 @@ def _clean(name: str, value: Any) -> Any:
     return texts if given.read is None else frozenset(map(given.read, texts))
 
 
-def _clean_line(text: str, given: FieldInput) -> str:
+def _clean_line(text: object, given: FieldInput) -> str:
     import unicodedata  # a separate shared library, and few programs make keys
 
+    if not isinstance(text, str):
+        raise ValueError("Give a text.")  # noqa: TRY004 - an error of the input
     clean = text.strip()
     # At most four code points compose to one, so a longer text is too long in any case; and
     # the time of normalising grows with the square of the length.

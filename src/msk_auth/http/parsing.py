@@ -1,6 +1,6 @@
 """Parses requests of the routes: from bytes to arguments of the authenticator's methods, by name.
 
-Errors are an :class:`~msk_auth.errors.InputInvalid` with every invalid member. The core checks the values themselves.
+Errors are an :class:`~msk_auth.errors.InputInvalid` with every invalid member. The core checks the fields of a key.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import parse_qs
 
 from msk_auth.core import strict_json
 from msk_auth.core.errors import FieldError, InputInvalid
-from msk_auth.core.fields import EDITABLE, FIELD_OF, INPUTS, FieldKind
+from msk_auth.core.fields import EDITABLE, INPUTS, clean
 from msk_auth.core.key_management import MAX_LIFETIME, MAX_OVERLAP, Lifetime
 from msk_auth.core.model import KeyStatus
 
@@ -168,16 +169,16 @@ def _unknown(members: Mapping[str, object], known: Iterable[str], kind: str) -> 
     ]
 
 
-def _text(value: object, or_else: str = "") -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return value
-    raise ValueError(f"Send a text{or_else}.")
+    raise ValueError("Send a text.")
 
 
-def _texts(value: object, or_else: str = "") -> list[str]:
+def _texts(value: object) -> list[str]:
     items = cast("list[object]", value if isinstance(value, list) else [None])
     if not all(isinstance(item, str) for item in items):
-        raise ValueError(f"Send a list of texts{or_else}.")
+        raise ValueError("Send a list of texts.")
     return cast("list[str]", items)
 
 
@@ -198,18 +199,8 @@ def _overlap(value: object) -> timedelta:
     return timedelta(seconds=_whole(value, 0, int(MAX_OVERLAP.total_seconds())))
 
 
-def _field(name: str) -> Reader:
-    """The reader of a key's field, which checks the type."""
-    field = FIELD_OF[name]
-    if field.is_required:
-        return _text
-    read = _texts if field.kind is FieldKind.TEXTS else _text
-    or_null = f", or null for {INPUTS[name].null_means}"
-    return lambda value: field.empty if value is None else read(value, or_null)
-
-
 _NEW_KEY: Final[Mapping[str, Reader]] = {
-    **{name: _field(name) for name in INPUTS},
+    **{name: partial(clean, name) for name in INPUTS},
     "expires_in_days": _lifetime,
 }
 _EDIT: Final[Mapping[str, Reader]] = {name: _NEW_KEY[name] for name in EDITABLE}
