@@ -8,6 +8,8 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -17,20 +19,9 @@ import uvicorn
 
 from msk_auth.integrations.mcp import McpAuth
 
-try:
-    from mcp.server.mcpserver import Context, MCPServer
-except ImportError:
-    # The official SDK before 2.0.
-    from mcp.server.fastmcp import Context  # type: ignore[no-redef]
-    from mcp.server.fastmcp import FastMCP as MCPServer  # type: ignore[no-redef]
-
-try:
-    import httpx2 as httpx
-    from mcp import Client  # noqa: F401 - the client of 2.0 takes this httpx
-except ImportError:
-    import httpx  # type: ignore[no-redef]
-
 SDKS = ["official", *(["fastmcp"] if find_spec("fastmcp") else [])]
+# The SDKs take this one since 2.0 of the official one. They are imported where they are used, by one worker and not by each.
+HTTPX = "httpx" if find_spec("mcp") and version("mcp").startswith("1.") else "httpx2"
 MODES = ["sessions", "stateless", "json"]
 URL = "http://127.0.0.1:8000/mcp"
 
@@ -45,6 +36,12 @@ def make_server(sdk: str, mode: str, auth: McpAuth[Any], waits: asyncio.Event) -
         server = FastMCP("tasks")
         _fill(server, FastContext, auth, waits)
         return server.http_app(**options)
+    try:
+        from mcp.server.mcpserver import Context, MCPServer
+    except ImportError:
+        # The official SDK before 2.0.
+        from mcp.server.fastmcp import Context  # type: ignore[no-redef]
+        from mcp.server.fastmcp import FastMCP as MCPServer  # type: ignore[no-redef]
     takes = inspect.signature(MCPServer).parameters
     server = MCPServer("tasks", **(options if options.keys() <= takes.keys() else {}))
     _fill(server, Context, auth, waits)
@@ -278,6 +275,7 @@ async def connected(
     With `auth` the client of the official SDK logs in.
     """
     statuses: list[int] = []
+    httpx = import_module(HTTPX)
 
     async def note(response: Any) -> None:
         if response.request.method == "POST":
