@@ -30,7 +30,6 @@ from task_service.secrets_file import TOKEN_KEY
 _ID: Final = "id"
 # Prefix for the name of a used pepper or token key. The row without the prefix remains for the version before.
 _USED: Final = "used:"
-_COLUMNS: Final = deployment.c
 
 
 async def deployment_id(db: Database, now: datetime) -> str:
@@ -46,8 +45,8 @@ async def deployment_id(db: Database, now: datetime) -> str:
     first = db.insert(deployment).values(name=_ID, value=new_id("dep"), noted_at=now)
     async with db.write() as connection:
         # The first process wins; the statement waits for a concurrent insert.
-        await connection.execute(first.on_conflict_do_nothing(index_elements=[_COLUMNS.name]))
-        found = await connection.execute(select(_COLUMNS.value).where(_COLUMNS.name == _ID))
+        await connection.execute(first.on_conflict_do_nothing(index_elements=[deployment.c.name]))
+        found = await connection.execute(select(deployment.c.value).where(deployment.c.name == _ID))
         made: str = found.scalar_one()
     return made
 
@@ -59,7 +58,7 @@ async def forget_deployment_id(db: Database) -> None:
         StoreUnavailable: The database does not answer.
     """
     async with db.write() as connection:
-        await connection.execute(delete(deployment).where(_COLUMNS.name == _ID))
+        await connection.execute(delete(deployment).where(deployment.c.name == _ID))
 
 
 async def check_secrets(db: Database, fingerprints: Mapping[str, str]) -> None:

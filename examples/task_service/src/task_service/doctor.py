@@ -68,14 +68,40 @@ def examine() -> list[Finding]:
 
 
 async def _collect(settings: Settings) -> list[Finding]:
-    address = f"the service's address is {settings.base_url}"
-    found = [
-        Finding("settings", True, address),
-        await _check("data folder", _data_folder(settings.data_dir)),
-        await _check("disk", _free_space(settings.data_dir)),
-        await _check("secrets", _secrets(settings.data_dir)),
-    ]
-    return found + [finding async for finding in _examine_database(settings)]
+    return [finding async for finding in _examine(settings)]
+
+
+async def _examine(settings: Settings) -> AsyncGenerator[Finding]:
+    yield Finding("settings", True, f"the service's address is {settings.base_url}")
+    yield await _check("data folder", _data_folder(settings.data_dir))
+    yield await _check("disk", _free_space(settings.data_dir))
+    yield await _check("secrets", _secrets(settings.data_dir))
+    url = make_url(settings.database_url)
+    shown = url.render_as_string(hide_password=True)
+    if settings.on_sqlite and not Path(url.database or "").exists():  # noqa: ASYNC240
+        yield Finding("database", True, f"{shown} does not exist yet; the first start makes it")
+        return
+    try:
+        db = Database.open(settings.database_url)
+    except MskAuthError as error:
+        yield Finding("database", False, str(error))
+        return
+    try:
+        answered = await _check("database", _answers(db, shown))
+        yield answered
+        if not answered.ok:
+            return
+        for subject, check in () if settings.on_sqlite else _OF_A_SERVER:
+            yield await _check(subject, check(db, settings))
+        schema = await _check("schema", _schema(db, settings))
+        yield schema
+        if not schema.ok or await schema_state(db) is SchemaState.OLDER:
+            return
+        yield await _check("secrets of tasks", _secrets_of_tasks(db, settings))
+        for subject, check in () if settings.on_sqlite else _OF_PROCESSES:
+            yield await _check(subject, check(db, settings))
+    finally:
+        await db.close()
 
 
 async def _check(subject: str, check: Awaitable[str]) -> Finding:
@@ -130,36 +156,6 @@ async def _secrets(folder: Path) -> str:
     if _secrets_in(folder) is None:
         return f"{file} does not exist yet; the first start makes it"
     return f"only its owner can read {file}"
-
-
-async def _examine_database(settings: Settings) -> AsyncGenerator[Finding]:
-    url = make_url(settings.database_url)
-    shown = url.render_as_string(hide_password=True)
-    if settings.on_sqlite and not Path(url.database or "").exists():  # noqa: ASYNC240
-        message = f"{shown} does not exist yet; the first start makes it"
-        yield Finding("database", True, message)
-        return
-    try:
-        db = Database.open(settings.database_url)
-    except MskAuthError as error:
-        yield Finding("database", False, str(error))
-        return
-    try:
-        answered = await _check("database", _answers(db, shown))
-        yield answered
-        if not answered.ok:
-            return
-        for subject, check in () if settings.on_sqlite else _OF_A_SERVER:
-            yield await _check(subject, check(db, settings))
-        schema = await _check("schema", _schema(db, settings))
-        yield schema
-        if not schema.ok or await schema_state(db) is SchemaState.OLDER:
-            return
-        yield await _check("secrets of tasks", _secrets_of_tasks(db, settings))
-        for subject, check in () if settings.on_sqlite else _OF_PROCESSES:
-            yield await _check(subject, check(db, settings))
-    finally:
-        await db.close()
 
 
 async def _answers(db: Database, shown: str) -> str:

@@ -133,41 +133,34 @@ class RequestLog:
         span = None
         if self.tracing is not None and scope["path"] not in _MONITORED:
             span = self.tracing.begin_request(record, method)
+        exchange = _Exchange(send, record, method, span, began=self.clock.monotonic())
         token = current_request.set(record)
-        began = self.clock.monotonic()
-        sent = _Sent(send, record.id)
         try:
             with self.metrics.in_flight.track_inprogress():
-                await self._call(scope, receive, sent)
+                await self._call(scope, receive, exchange)
         finally:
             current_request.reset(token)
-            self._report(scope, method, record, sent, self.clock.monotonic() - began, span)
+            self._report(scope, exchange)
 
-    async def _call(self, scope: Scope, receive: Receive, sent: _Sent) -> None:
+    async def _call(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
         try:
-            await self.app(scope, receive, sent)
+            await self.app(scope, receive, exchange)
         except Exception as error:
             problem = error if isinstance(error, Problem) else InternalError()
             if problem is not error:
                 _log.exception("a request failed")
-            if sent.status is None:
+            if exchange.status is None:
                 response = await self.answer(Request(scope), problem)
-                await response(scope, receive, sent)
-            elif not sent.complete:
+                await response(scope, receive, exchange)
+            elif not exchange.complete:
                 raise  # the server resets the connection, so that no client takes a part for the whole answer
 
-    def _report(
-        self,
-        scope: Scope,
-        method: str,
-        record: RequestRecord,
-        sent: _Sent,
-        seconds: float,
-        span: Span | None,
-    ) -> None:
+    def _report(self, scope: Scope, exchange: _Exchange) -> None:
+        seconds = self.clock.monotonic() - exchange.began
+        record, method = exchange.record, exchange.method
         route = self.templates.get(scope.get("endpoint"), "unmatched")
-        status = _CLIENT_CLOSED_REQUEST if sent.status is None else sent.status
-        self.metrics.answered(method, route, status, None if sent.is_stream else seconds)
+        status = _CLIENT_CLOSED_REQUEST if exchange.status is None else exchange.status
+        self.metrics.answered(method, route, status, None if exchange.is_stream else seconds)
         principal = record.principal
         key_id = record.refused_key_id if principal is None else principal.key_id
         fields = {
@@ -190,30 +183,33 @@ class RequestLog:
                 is_refused=status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN},
                 route=f"{method} {route}",
             )
-        if self.tracing is not None and span is not None:
-            self.tracing.end_request(span, fields)
+        if self.tracing is not None and exchange.span is not None:
+            self.tracing.end_request(exchange.span, fields)
 
 
-class _Sent:
-    """A `send` that records status and progress of the response."""
+@dataclass(slots=True)
+class _Exchange:
+    """A request and the progress of its response, whose messages it sends."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
-        self._request_id = request_id
-        self.status: int | None = None
-        self.is_stream = False
-        self.complete = False
+    send: Send
+    record: RequestRecord
+    method: str
+    span: Span | None
+    began: float
+    status: int | None = None
+    is_stream: bool = False
+    complete: bool = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             # Not a member of HTTPStatus, which the console would print by its name.
             self.status = int(message["status"])
             headers = MutableHeaders(scope=message)
-            headers["x-request-id"] = self._request_id
+            headers["x-request-id"] = self.record.id
             self.is_stream = headers.get("content-type", "").startswith("text/event-stream")
         elif message["type"] == "http.response.body":
             self.complete = not message.get("more_body", False)
-        await self._send(message)
+        await self.send(message)
 
 
 class HeadAsGet:

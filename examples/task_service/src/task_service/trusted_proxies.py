@@ -62,17 +62,13 @@ class TrustedProxies(ProxyHeadersMiddleware):
         if scope["type"] == "http" and (address := _address(scope)) is not None:
             scope["client"] = (str(address), scope["client"][1])
             forwarded = Headers(scope=scope).get("x-forwarded-for")
-            if forwarded and str(address) not in self.trusted_hosts:
-                self._notice(address)
+            is_untrusted = str(address) not in self.trusted_hosts
+            if forwarded and is_untrusted and address.is_global not in self._logged:
+                self._logged.add(address.is_global)
+                _log.warning(
+                    "X-Forwarded-For from %s was ignored, because it is not a trusted proxy. If it is your proxy, add it to"
+                    " TASK_SERVICE_TRUSTED_PROXIES; until then all its clients count as one address, and 50 wrong passwords"
+                    " lock all of them out. This is logged once.",
+                    address,
+                )
         await super().__call__(scope, receive, send)
-
-    def _notice(self, address: Address) -> None:
-        if address.is_global in self._logged:
-            return
-        self._logged.add(address.is_global)
-        _log.warning(
-            "X-Forwarded-For from %s was ignored, because it is not a trusted proxy. If it is your proxy, add it to"
-            " TASK_SERVICE_TRUSTED_PROXIES; until then all its clients count as one address, and 50 wrong passwords lock"
-            " all of them out. This is logged once.",
-            address,
-        )

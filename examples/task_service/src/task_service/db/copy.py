@@ -52,7 +52,8 @@ async def copy_database(source_url: str, target_url: str) -> dict[str, int]:
         await migrate(target)
         async with source.write() as reading, target.write() as writing:
             await _refuse_unless_empty(writing)
-            copied = {table.name: await _copy(table, reading, writing) for table in TABLES}
+            for table in TABLES:
+                await _copy(table, reading, writing)
             if writing.dialect.name == "postgresql":
                 # The next entry continues the copied ones' ids.
                 await writing.execute(
@@ -61,30 +62,24 @@ async def copy_database(source_url: str, target_url: str) -> dict[str, int]:
                         " (SELECT coalesce(max(id), 0) + 1 FROM audit), false)"
                     )
                 )
-            await _verify(copied, reading, writing)
-        return copied
+            return {table.name: await _verify(table, reading, writing) for table in TABLES}
 
 
-async def _copy(table: Table, reading: AsyncConnection, writing: AsyncConnection) -> int:
-    copied = 0
+async def _copy(table: Table, reading: AsyncConnection, writing: AsyncConnection) -> None:
     order = [*table.primary_key.columns]
     async with reading.stream(select(table).order_by(*order)) as result:
         async for rows in result.mappings().partitions(_BATCH):
             await writing.execute(insert(table), [dict(row) for row in rows])
-            copied += len(rows)
+
+
+async def _verify(table: Table, reading: AsyncConnection, writing: AsyncConnection) -> int:
+    rows, copied = await _count(table, reading), await _count(table, writing)
+    if rows != copied:
+        raise ConfigurationError(
+            f"The table {table.name} has {rows} rows, and its copy {copied}. Nothing was copied. Stop every process that"
+            " uses one of the databases."
+        )
     return copied
-
-
-async def _verify(
-    copied: dict[str, int], reading: AsyncConnection, writing: AsyncConnection
-) -> None:
-    for table in TABLES:
-        counts = [await _count(table, reading), await _count(table, writing)]
-        if counts != [copied[table.name]] * 2:
-            raise ConfigurationError(
-                f"The table {table.name} has {counts[0]} rows, and its copy {counts[1]}."
-                " Nothing was copied. Stop every process that uses one of the databases."
-            )
 
 
 async def _refuse_unless_empty(connection: AsyncConnection) -> None:

@@ -62,7 +62,9 @@ async def migrate_postgresql(
     """
     while True:
         async with db.write() as connection:
-            await _lock(connection)
+            if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_ADVISORY_LOCK))):
+                _log.info("waiting for another process that migrates the database")
+                await connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
             try:
                 async with connection.begin_nested():
                     milliseconds = round(LOCK_SECONDS * 1000)
@@ -77,12 +79,6 @@ async def migrate_postgresql(
             "other transactions use the tables; the migration will be retried after they had time to pass"
         )
         await asyncio.sleep(_PAUSE_SECONDS)
-
-
-async def _lock(connection: AsyncConnection) -> None:
-    if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_ADVISORY_LOCK))):
-        _log.info("waiting for another process that migrates the database")
-        await connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
 
 
 async def migrate_queue(connection: AsyncConnection, *, finish: bool) -> None:
