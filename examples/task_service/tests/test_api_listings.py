@@ -71,6 +71,8 @@ async def test_tasks_are_found_by_the_state_of_their_latest_run(user: Caller) ->
     counted = expect(await user.get(f"{runs}?count=true&state=succeeded"), 200)
     assert (counted["total"], [each["id"] for each in counted["items"]]) == (1, [run["id"]])
     assert expect(await user.get(f"{runs}?count=true&state=failed"), 200)["total"] == 0
+    later = [expect(await user.post(f"/api/tasks/{good['id']}/run"), 202)["id"] for _ in range(4)]
+    assert [each["id"] for each in await _all(user, runs)] == [*reversed(later), run["id"]]
 
 
 async def test_users_are_sorted_and_counted(admin: Caller, user: Caller) -> None:

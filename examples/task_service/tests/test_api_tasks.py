@@ -133,19 +133,6 @@ async def test_a_bad_task_is_refused_by_the_fields(user: Caller) -> None:
     assert expect(await user.get("/api/tasks"), 200)["items"] == []
 
 
-async def test_pages_of_tasks_and_runs_have_the_newest_first(user: Caller) -> None:
-    made = [(await user.new_task(name=f"task {n}"))["id"] for n in range(5)]
-    asked = [expect(await user.post(f"/api/tasks/{made[0]}/run"), 202)["id"] for _ in range(5)]
-    for path, items in (("/api/tasks", made), (f"/api/tasks/{made[0]}/runs", asked)):
-        seen: list[str] = []
-        cursor = ""
-        while cursor is not None:
-            page = expect(await user.get(f"{path}?limit=2{cursor}"), 200)
-            seen += [item["id"] for item in page["items"]]
-            cursor = page["next_cursor"] and f"&cursor={page['next_cursor']}"
-        assert seen == items[::-1]
-
-
 async def test_what_one_may_see_and_not_change_is_refused_with_the_reason(
     service: Service, user: Caller, admin: Caller
 ) -> None:
