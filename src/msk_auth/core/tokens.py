@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import binascii
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -195,7 +196,7 @@ class VerifiedToken:
     scopes: frozenset[str] | None = None
 
 
-class TokenIssuer:
+class TokenIssuer(ABC):
     """Verifies the tokens of an issuer.
 
     Attributes:
@@ -214,6 +215,7 @@ class TokenIssuer:
         """
         return None
 
+    @abstractmethod
     def authenticate(self, token: ParsedToken, now: datetime) -> VerifiedToken | None:
         """Verify a token; None for another issuer's token.
 
@@ -221,4 +223,3 @@ class TokenIssuer:
             CredentialRefused: `token_expired` if the token is valid except that it has expired, otherwise `token_invalid`.
             SigningKeysUnavailable: The keys could not be fetched.
         """
-        raise NotImplementedError

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -102,25 +103,25 @@ class VerificationKey(NamedTuple):
         return scheme is not None and scheme.verify(message, self.key, signature)
 
 
-class KeySet:
+class KeySet(ABC):
     """The public keys of an issuer."""
 
     def pending(self) -> Future[None] | None:
         """The fetch for which a request waits before it calls :meth:`find`; None if the keys are available, or will not be."""
         return None
 
+    @abstractmethod
     def find(self, kid: str) -> Sequence[VerificationKey]:
         """The keys with this id: none, or several if an issuer gives them the same id.
 
         Raises:
             SigningKeysUnavailable: The keys could not be fetched.
         """
-        raise NotImplementedError
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027 - not every set fetches
         """Begin to fetch in the background, if the keys are fetched."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - likewise
         """Stop fetching."""
 
 
