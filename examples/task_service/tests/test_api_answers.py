@@ -10,7 +10,6 @@ import json
 
 import pytest
 from examples.task_service.tests.service_support import (
-    ADMIN_PASSWORD,
     Caller,
     Service,
     challenge,
@@ -135,17 +134,6 @@ async def test_invalid_input_names_the_fields(user: Caller) -> None:
     assert wrong_fields(await user.post("/api/keys", unacceptable)) == set(unacceptable)
     assert wrong_fields(await user.get("/api/tasks?limit=0")) == {"limit"}
     assert wrong_fields(await user.get("/api/tasks?cursor=nonsense")) == {"cursor"}
-
-
-async def test_too_many_attempts(service: Service) -> None:
-    anonymous = service.caller()
-    wrong = {"username": "ada", "password": "a wrong password"}
-    for _ in range(10):
-        assert problem(await anonymous.post("/api/auth/login", wrong)) == (401, "login_failed")
-    right = {"username": "ada", "password": ADMIN_PASSWORD}
-    response = await anonymous.post("/api/auth/login", right)
-    assert problem(response) == (429, "too_many_attempts")
-    assert 0 < int(response.headers["retry-after"]) <= 15 * 60
 
 
 async def test_a_store_that_does_not_answer(

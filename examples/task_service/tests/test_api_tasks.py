@@ -302,14 +302,6 @@ async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:
         assert wrong_fields(response) == {"Idempotency-Key"}
 
 
-async def test_a_run_that_is_over_cannot_be_cancelled(user: Caller) -> None:
-    task = await user.new_task()
-    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
-    await user.wait_for_run(run["id"])
-    response = await user.post(f"/api/runs/{run['id']}/cancel")
-    assert problem(response) == (409, "run_finished")
-
-
 async def test_an_administrator_sees_and_cancels_the_run_of_any_user(
     user: Caller, admin: Caller
 ) -> None:
