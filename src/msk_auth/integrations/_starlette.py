@@ -355,9 +355,9 @@ def _found(
     kind: RouteKind,
     entry: RouteEntry | None = None,
 ) -> AuditedRoute:
+    own = declared(endpoint)
     while isinstance(endpoint, functools.partial):
         endpoint = endpoint.func
-    own = declared(endpoint)
     is_unsafe = not SAFE_METHODS.issuperset(methods) or not methods
     guards = () if entry is None else (each[is_unsafe] for each in entry.guards)
     policies = tuple(dict.fromkeys((*guards, *(own or ())))) or own

@@ -141,8 +141,7 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
             :class:`~msk_auth.Users` read the user in that session; tests can replace it in `app.dependency_overrides`.
 
     Raises:
-        ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator does not read
-            users in a session.
+        ConfigurationError: There is a `session`, and the authenticator does not read users in a session.
     """
 
     # Applications register handlers for this class, or for its base class in Starlette.

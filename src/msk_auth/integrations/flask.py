@@ -140,7 +140,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
     Raises:
-        ConfigurationError: `authenticator` is not an `Authenticator`, `session` is async or not a function, or :meth:`init_app`
+        ConfigurationError: `authenticator` is not an `Authenticator`, or does not read users in a session, or :meth:`init_app`
             raises.
     """
 

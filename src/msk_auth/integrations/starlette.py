@@ -88,8 +88,7 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
             :class:`~msk_auth.Users` read the user in it, for guards and for :meth:`user`.
 
     Raises:
-        ConfigurationError: A function of `logins` is async and the authenticator is not, or the authenticator does not read
-            users in a session.
+        ConfigurationError: There is a `session`, and the authenticator does not read users in a session.
     """
 
     def principal(self, connection: HTTPConnection) -> Principal[UserT]:
