@@ -310,6 +310,8 @@ def load_settings() -> Settings:
     problems = list(_unknown(os.environ))
     try:
         settings = Settings()
+        if not problems:
+            return settings
     except ValidationError as error:
         problems += [
             f"{PREFIX}{str(found['loc'][0]).upper()}: {message_of(found)}"
@@ -317,10 +319,7 @@ def load_settings() -> Settings:
             # A default that depends on an invalid setting, which has its own error.
             if found["type"] != "default_factory_not_called"
         ]
-        raise ConfigurationError("\n".join(problems)) from None
-    if problems:
-        raise ConfigurationError("\n".join(problems))
-    return settings
+    raise ConfigurationError("\n".join(problems))
 
 
 def _unknown(names: Iterable[str]) -> Iterable[str]:
