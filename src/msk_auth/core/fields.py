@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from typing import Any, Final, TypedDict, cast
 
 from .errors import FieldError
@@ -171,16 +172,10 @@ def is_resource(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch(RESOURCE, text) is not None
 
 
-def _label(text: str) -> str:
-    if is_label(text):
+def _matching(is_valid: Callable[[str], bool], form: str, text: str) -> str:
+    if is_valid(text):
         return text
-    raise ValueError(LABEL_FORM)
-
-
-def _resource(text: str) -> str:
-    if is_resource(text):
-        return text
-    raise ValueError(RESOURCE_FORM)
+    raise ValueError(form)
 
 
 def _network(text: str) -> str:
@@ -232,7 +227,7 @@ KEY_FIELDS: Final = (
         empty=frozenset[str](),
         input=FieldInput(
             most=20,
-            read=_label,
+            read=partial(_matching, is_label, LABEL_FORM),
             null_means="none",
             schema={
                 "items": {"type": "string", "pattern": f"^{LABEL}$"},
@@ -268,7 +263,7 @@ KEY_FIELDS: Final = (
         about="The resources that the key reaches; null means all of its owner's.",
         input=FieldInput(
             most=100,
-            read=_resource,
+            read=partial(_matching, is_resource, RESOURCE_FORM),
             null_means="everything of yours",
             schema={
                 "items": {"type": "string", "pattern": f"^{RESOURCE}$", "examples": ["task:42"]},

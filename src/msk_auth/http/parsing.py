@@ -92,7 +92,7 @@ def parse_revocation(body: bytes, content_type: str | None) -> str:
         form = _parameters(body, _MAX_FORM_FIELDS)
         # Unknown parameters are ignored, as OAuth clients expect (RFC 6749, section 3.2).
         members = {"token": form["token"]} if "token" in form else {}
-        readers = {"token": _once(_text)}
+        readers = {"token": partial(_read_one, _text)}
     else:
         members = read_object(body, content_type)
     token: str = _read(members, readers, required={"token"})["token"]
@@ -110,7 +110,7 @@ def parse_query(query: bytes, names: Collection[str]) -> dict[str, Any]:
         InputInvalid: With every parameter that is wrong, or unknown: a misspelt one would not limit what is listed, or would make a
             key of another owner.
     """
-    readers = {name: _once(_PARAMETERS.get(name, _text)) for name in names}
+    readers = {name: partial(_read_one, _PARAMETERS.get(name, _text)) for name in names}
     return _read(_parameters(query, _MAX_PARAMETERS), readers, kind="query parameter")
 
 
@@ -235,15 +235,11 @@ _PARAMETERS: Final[Mapping[str, Reader]] = {
 }
 
 
-def _once(read: Reader) -> Reader:
-    """The reader of a parameter that may be there once."""
-
-    def read_values(values: list[str]) -> Any:
-        if len(values) > 1:
-            raise ValueError("Give this parameter once.")
-        return read(values[0])
-
-    return read_values
+def _read_one(read: Reader, values: list[str]) -> Any:
+    """Read a parameter that may be there once."""
+    if len(values) > 1:
+        raise ValueError("Give this parameter once.")
+    return read(values[0])
 
 
 def _parameters(raw: bytes, most: int) -> dict[str, list[str]]:

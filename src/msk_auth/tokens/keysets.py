@@ -142,8 +142,7 @@ class PinnedKeySet(KeySet):
         for jwk in cast("list[object]", listed if isinstance(listed, list) else ()):
             key = _read_key(jwk)
             if key is not None:
-                same = by_kid.get(key.kid, ())
-                by_kid[key.kid] = (*same, key)[:_MAX_SAME_KID]
+                by_kid[key.kid] = (*by_kid.get(key.kid, ()), key)[:_MAX_SAME_KID]
         if not by_kid:
             raise ConfigurationError("This JWK set has no key for verifying tokens.")
         self._by_kid = by_kid
