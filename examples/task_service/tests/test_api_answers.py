@@ -130,8 +130,10 @@ async def test_the_limit_of_keys(admin: Caller) -> None:
 async def test_invalid_input_names_the_fields(user: Caller) -> None:
     wrong = {"name": 5, "expires_in_days": 0, "owner_id": "usr_0000000000000000"}
     assert wrong_fields(await user.post("/api/keys", wrong)) == set(wrong)
-    unacceptable = {"name": " ", "scopes": ["no:such"]}
+    unacceptable = {"name": " ", "labels": ["A B"]}
     assert wrong_fields(await user.post("/api/keys", unacceptable)) == set(unacceptable)
+    foreign = {"name": "a", "scopes": ["no:such"]}
+    assert wrong_fields(await user.post("/api/keys", foreign)) == {"scopes"}
     assert wrong_fields(await user.get("/api/tasks?limit=0")) == {"limit"}
     assert wrong_fields(await user.get("/api/tasks?cursor=nonsense")) == {"cursor"}
 
