@@ -668,8 +668,9 @@ def test_deep_nesting_within_the_limit_is_refused(opening: str) -> None:
 def test_at_most_32_values_of_a_segment_are_within_each_other(opening: str, depth: int) -> None:
     closing = "]" if opening == "[" else "}"
     value = opening * (depth - 1) + "7" + closing * (depth - 1)
-    claims = json.dumps(valid_claims())[:-1] + f', "x": {value}}}'
-    header = json.dumps(valid_header())[:-1] + f', "x": {value}}}'
+    # One more bracket, beside them: without it, 32 would not be counted.
+    claims = json.dumps(valid_claims())[:-1] + f', "x": {value}, "y": []}}'
+    header = json.dumps(valid_header())[:-1] + f', "x": {value}, "y": []}}'
     assert depth != 500 or opening != "[" or 1600 < len(sign(valid_header(), claims)) < 1800
     if depth == 32:
         assert accepts(sign(valid_header(), claims))
