@@ -7,12 +7,14 @@ import gc
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, MetaData, NullPool, StaticPool, create_engine, event, text
@@ -325,6 +327,24 @@ def test_an_unclosed_store_closes_its_file_when_it_is_collected(engine: Engine, 
     del store
     gc.collect()
     assert open_files(path) == []
+
+
+@pytest.mark.anyio
+async def test_an_unclosed_asynchronous_store_is_collected_without_a_warning(
+    tmp_path: Path,
+) -> None:
+    engine = async_engine_on(sqlite_url(tmp_path))
+    store: Any = AsyncSQLAlchemyKeyStore(engine)
+    read = store.prepare(text("SELECT 1"))
+    assert [await read(), await read()] == [[(1,)], [(1,)]]
+    # In a cycle, so that the collector finds the store and its connection together.
+    store.itself = store
+    del store, read
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(each.message) for each in seen if "sqlite3" in str(each.message)] == []
+    await engine.dispose()
 
 
 def open_files(path: Path) -> list[str]:
