@@ -68,6 +68,9 @@ class KeyUpdate(TypedDict, total=False):
     networks: frozenset[str] | None
 
 
+_TEXT_LIST: Final[dict[str, object]] = {"type": "array", "items": {"type": "string"}}
+
+
 class FieldKind(Enum):
     """The type of a field in stores and documents, with its JSON Schema."""
 
@@ -76,7 +79,7 @@ class FieldKind(Enum):
     TEXT = "text", {"type": "string"}
     MOMENT = "moment", {"type": "string", "format": "date-time"}
     """A time; RFC 3339 in documents."""
-    TEXTS = "texts", {"type": "array", "items": {"type": "string"}}
+    TEXTS = "texts", _TEXT_LIST
     """A set of texts; a sorted array in documents."""
     NUMBER = "number", {"type": "integer"}
 

@@ -143,7 +143,7 @@ class ExternalIssuer(TokenIssuer):
         self.provider: Provider = provider
         self.tenant: str = tenant
         self.rules: TokenRules = rules
-        self.names = names
+        self.names: tuple[str, ...] = names
         self.audiences = audiences
         self.max_lifetime = lifetime
         self.leeway = leeway
@@ -153,7 +153,7 @@ class ExternalIssuer(TokenIssuer):
         self.keys: KeySet = RemoteKeySet(names[0], jwks_uri=keys_uri) if keys is None else keys
         self._fixed = _fixed(provider, rules, required)
         self._allow_bound = allow_bound is True
-        self.selects = (
+        self.selects: object = (
             tenant,
             rules,
             audiences,

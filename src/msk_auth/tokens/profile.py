@@ -102,7 +102,7 @@ class TokenProfile(TokenIssuer):
         if not timedelta(0) <= leeway <= timedelta(minutes=5):
             raise ConfigurationError("leeway must be between 0 and 5 minutes.")
         self.issuer = issuer
-        self.names = (issuer,)
+        self.names: tuple[str, ...] = (issuer,)
         self.audience = audience
         self.keys: tuple[SigningKey, ...] = tuple(keys)
         self._by_kid = {key.kid: key for key in self.keys}
