@@ -8,6 +8,7 @@ import importlib.util
 import json
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.filterwarnings("default"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """The example closes no store: a connection that is collected in another test would fail that."""
+    yield
+    gc.collect()
 
 
 async def test_each_server_of_the_guide_serves_a_key() -> None:
@@ -136,8 +144,6 @@ async def test_the_examples_key_opens_the_example(
     finally:
         del sys.modules["mcp_example"]
         await example.engine.dispose()
-        # The example closes no store: its reader's connection is collected here, where warnings fail no test.
-        gc.collect()
 
 
 def test_what_is_pasted_into_clients_can_be_read() -> None:
