@@ -164,14 +164,15 @@ def test_a_token_of_an_issuer_is_never_handed_to_a_function(
 
 
 ISSUED = token()
+# Its claims have characters in which the two alphabets differ.
+OF_URLS = sign(valid_header(), json.dumps(valid_claims(jti="\u00ff" * 9), ensure_ascii=False))
 SPELLINGS = {
     "padded": ISSUED + "=",
     "padded twice": ISSUED + "==",
     "bits that no byte has": ISSUED[:-1] + chr(ord(ISSUED[-1]) + 1),
     "a character outside of the alphabet": ISSUED[:-1] + "~" + ISSUED[-1],
-    "the other alphabet": sign(
-        valid_header(), json.dumps(valid_claims(jti="\u00ff" * 9), ensure_ascii=False)
-    ).replace("_", "/"),
+    "padded, in the alphabet of URLs": OF_URLS + "=",
+    "the other alphabet": OF_URLS.replace("_", "/"),
     "no signature": ISSUED.rpartition(".")[0] + ".",
     "claims that are padded inside": ISSUED.replace(".", "~.", 2),
     "a member given twice": sign(valid_header(), '{"iss": "x",' + json.dumps(valid_claims())[1:]),
