@@ -41,8 +41,16 @@ def _write_line(text: str) -> None:
 
 
 def _write_error(text: str) -> None:
-    """Write a line to standard error."""
-    sys.stderr.write(f"msk-auth: {text}\n")
+    """Write a line to standard error. The text may name files and routes, or be another package's."""
+    sys.stderr.write(f"msk-auth: {_shown(text)}\n")
+
+
+def _shown(text: str) -> str:
+    """Foreign text, such as a file's name, without secrets and control characters."""
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1]
+        for character in redact(text)
+    )
 
 
 def _add_command(
@@ -61,6 +69,7 @@ def _add_command(
     return parser
 
 
+_MAX_COUNT: Final = 100_000
 _MAX_INPUT: Final = 4096
 
 
@@ -74,7 +83,7 @@ def _add_keys(commands: Any) -> None:
         examples="  msk-auth generate\n  msk-auth generate --prefix acme --count 3",
     )
     generate.add_argument("--prefix", default="msk", help="the keys' prefix (msk)")
-    generate.add_argument("--count", type=int, default=1, help="the number of keys (1)")
+    generate.add_argument("--count", type=_count, default=1, help="the number of keys (1)")
 
     inspect = _add_command(
         commands,
@@ -88,6 +97,12 @@ def _add_keys(commands: Any) -> None:
         ),
     )
     inspect.add_argument("--prefix", default="msk", help="the key's prefix (msk)")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_COUNT:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {_MAX_COUNT}")
+    return int(text)
 
 
 def _generate(given: argparse.Namespace) -> int:
@@ -259,7 +274,12 @@ def _load(target: str, folder: str, *, factory: bool) -> object:
 def _as_table(report: RouteReport) -> str:
     rows = [("METHODS", "PATH", "POLICY", "ENDPOINT")]
     rows += [
-        (",".join(route.methods) or "WEBSOCKET", route.path, route.policy, _endpoint(route))
+        (
+            ",".join(route.methods) or "WEBSOCKET",
+            _shown(route.path),
+            route.policy,
+            _shown(_endpoint(route)),
+        )
         for route in _folded(report.routes)
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -368,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = given.run(given)
         sys.stdout.flush()
     except (CommandFailed, ConfigurationError) as error:
-        _write_error(redact(str(error)))
+        _write_error(str(error))
         return 2
     except BrokenPipeError:
         # The reader of the output has closed the pipe. Discard the rest of the buffer, or Python reports an error at exit.

@@ -81,11 +81,11 @@ def test_generate_makes_keys_that_parse(run: Run) -> None:
     KeyFormat().parse(run("generate").out.strip())
 
 
-@pytest.mark.parametrize("count", ["", "x", "1.5", "²"])
-def test_generate_makes_a_number_of_keys(run: Run, count: str) -> None:
+@pytest.mark.parametrize("count", ["", "0", "-1", "x", "1.5", "100001", "²"])
+def test_generate_makes_a_sensible_number(run: Run, count: str) -> None:
     ran = run("generate", "--count", count)
     assert (ran.code, ran.out) == (2, "")
-    assert "argument --count: invalid int value" in ran.err
+    assert "a number from 1 to 100000" in ran.err
 
 
 def test_an_invalid_prefix_is_refused(run: Run) -> None:
@@ -226,6 +226,15 @@ def test_routes_as_a_table(run: Run, module: str, target: list[str]) -> None:
         "1 routes, 1 undeclared, 0 flagged",
     ]
     assert "GET,HEAD,OPTIONS /a: declares no policy" in ran.err
+
+
+def test_no_route_controls_the_terminal(run: Run, module: str) -> None:
+    source = Path(f"{module}.py")
+    source.write_text(source.read_text().replace('"/a", "a"', f'"/\\x1b[2J{KEY}", "a"'))
+    ran = run("routes", f"{module}:app")
+    assert "/\\x1b[2Jmsk_AAAAAAAAAAAA_…" in ran.out
+    assert "/\\x1b[2Jmsk_AAAAAAAAAAAA_…: declares no policy" in ran.err
+    assert "\x1b" not in ran.out + ran.err
 
 
 def test_routes_that_the_application_guards_itself(run: Run, module: str) -> None:
