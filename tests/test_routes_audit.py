@@ -490,7 +490,7 @@ def test_a_mark_beside_public_is_a_contradiction(starlette_auth: StarletteAuth[s
 
 
 def test_what_takes_no_mark() -> None:
-    with pytest.raises(AttributeError, match="msk_auth_own_guard"):
+    with pytest.raises(ConfigurationError, match="cannot be marked"):
         own_guard(len)
     assert repr(own_guard) == "own_guard"
 

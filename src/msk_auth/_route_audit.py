@@ -36,10 +36,15 @@ class OwnGuard:
             The argument.
 
         Raises:
-            AttributeError: The object takes no attributes. Mark a function of the application.
+            ConfigurationError: The object cannot be marked.
         """
-        # A bound method takes no attributes.
-        setattr(getattr(guard, "__func__", guard), _MARK, True)
+        try:
+            # A bound method takes no attributes.
+            setattr(getattr(guard, "__func__", guard), _MARK, True)
+        except AttributeError:
+            raise ConfigurationError(
+                f"{guard!r} cannot be marked. Mark your own function that guards, or the route's function."
+            ) from None
         return guard
 
     def __repr__(self) -> str:

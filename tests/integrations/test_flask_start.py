@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Blueprint, Flask
+from flask.views import MethodView
 from tests.contract.adapter import World, make_world
 from tests.integrations.flask_site import Site
 
@@ -233,6 +235,12 @@ class TestAGuardInTheWrongPlace:
         with pytest.raises(ConfigurationError, match="'old' is above its route"):
             site.auth.check(site.app)
         assert site.ask("GET", "/old", "jwt").status_code == 500
+
+    @pytest.mark.parametrize("wrong", [MethodView, "view", None])
+    def test_on_what_is_no_view(self, site: Site, wrong: Any) -> None:
+        for decorate in (site.auth.require(), site.auth.require_interactive(), site.auth.public):
+            with pytest.raises(ConfigurationError, match="goes on a function"):
+                decorate(wrong)
 
     def test_public_and_guarded(self, site: Site) -> None:
         with pytest.raises(ConfigurationError, match="public and guarded"):

@@ -233,6 +233,8 @@ class TestDecorators:
     async def test_a_class_cannot_be_decorated(self, auth: StarletteAuth[User]) -> None:
         with pytest.raises(ConfigurationError, match="decorate its methods"):
             auth.require()(HTTPEndpoint)
+        with pytest.raises(ConfigurationError, match="not on 'tasks:read'"):
+            auth.require()("tasks:read")  # type: ignore[call-overload]
 
     async def test_an_endpoint_called_without_a_request_refuses(
         self, auth: StarletteAuth[User]

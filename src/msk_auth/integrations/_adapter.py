@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
@@ -56,12 +57,26 @@ def declared(function: object) -> tuple[Policy, ...] | None:
     return next((policies for policies in marks if policies is not None), None)
 
 
+def check_function(function: object) -> None:
+    """Refuse to decorate an object that is not a function or a method.
+
+    Raises:
+        ConfigurationError: The object is a class, or not callable.
+    """
+    if inspect.isclass(function) or not callable(function):
+        raise ConfigurationError(
+            f"A guard goes on a function or a method, not on {function!r}. Of a class with a method for each HTTP method,"
+            " decorate its methods."
+        )
+
+
 def declare_guard(guard: FunctionT, function: object, policy: Policy) -> FunctionT:
     """Mark a guard with its policy and those of the guards that it wraps.
 
     Raises:
-        ConfigurationError: The function that it guards is public.
+        ConfigurationError: The argument `function` is not a function, or it is public.
     """
+    check_function(function)
     inner = declared(function)
     if inner == ():
         raise contradiction(repr(function))

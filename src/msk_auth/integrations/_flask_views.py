@@ -21,7 +21,7 @@ from msk_auth._route_audit import has_own_guard, layers
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import SAFE_METHODS, Policy, named_first
 
-from ._adapter import FunctionT, contradiction, declare, declared
+from ._adapter import FunctionT, check_function, contradiction, declare, declared
 
 PUBLIC: Final[tuple[Policy, ...]] = ()
 
@@ -136,8 +136,9 @@ class DeclaredViews:
         """Declare that a view needs no credentials, even in a protected blueprint.
 
         Raises:
-            ConfigurationError: The view has a guard.
+            ConfigurationError: The view has a guard, or is not a function.
         """
+        check_function(view)
         if declared(view):
             raise contradiction(repr(view))
         marked: Any = view

@@ -281,16 +281,17 @@ class PathPolicies:
             that the application guards the handlers itself.
 
     Raises:
-        ConfigurationError: An entry is malformed.
+        ConfigurationError: An entry is malformed, or has no policy.
     """
 
     def __init__(self, policies: Mapping[str, Policy | OwnGuard | None]) -> None:
-        for entry in policies:
-            if not _ENTRY.fullmatch(entry):
+        for entry, policy in cast("Mapping[object, object]", policies).items():
+            if not isinstance(entry, str) or not _ENTRY.fullmatch(entry):
                 raise ConfigurationError(
                     f"{entry!r} in paths is not a path. Write '/jobs' for one path as the route audit lists it, or"
                     " '/jobs/*' for it and all paths below. For all handlers use default=…."
                 )
+            check_policy(policy, f"paths[{entry!r}]")
         self._policies = dict(policies)
 
     def find(self, path: str) -> tuple[Policy, ...] | OwnGuard | None:
@@ -307,3 +308,15 @@ class PathPolicies:
         if isinstance(policy, Policy):
             return (policy,)
         return () if policy is None else policy
+
+
+def check_policy(policy: object, name: str) -> None:
+    """Check that an argument is a policy, `own_guard` or None.
+
+    Raises:
+        ConfigurationError: The argument is something else.
+    """
+    if policy is not None and not isinstance(policy, Policy | OwnGuard):
+        raise ConfigurationError(
+            f"{name} is not a policy: {policy!r}. Write require(…), require_interactive(…) or own_guard of msk_auth, or None."
+        )

@@ -81,7 +81,7 @@ from ._asgi import (
     refuse_websocket,
     values,
 )
-from ._litestar import ErrorAnswers, JWTLogin, PathPolicies, to_response
+from ._litestar import ErrorAnswers, JWTLogin, PathPolicies, check_policy, to_response
 
 __all__ = ["JWTLogin", "LitestarAuth"]
 
@@ -175,7 +175,7 @@ class LitestarAuth(
             :class:`~msk_auth.Users` read the user in it, for guards, for :meth:`user` and for `connection.user`.
 
     Raises:
-        ConfigurationError: An entry of `paths` is malformed, or there is a `session` and the authenticator does not read users in a
+        ConfigurationError: An entry of `paths`, or `default`, is malformed, or there is a `session` and the authenticator does not read users in a
             session.
     """
 
@@ -203,6 +203,7 @@ class LitestarAuth(
             header=header,
             session=session,
         )
+        check_policy(default, "default")
         if own_auth is not None:
             exclude_opt_key = exclude_opt_key or own_auth.exclude_opt_key
             login_scheme = login_scheme or next(iter(own_auth.security_requirement))

@@ -203,11 +203,6 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
 
     def _guard(self, policy: Policy) -> Decorator:
         def decorate(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-            if inspect.isclass(endpoint):
-                raise ConfigurationError(
-                    f"A guard goes on a function or a method, not on {endpoint!r}. On a class-based"
-                    " endpoint decorate its methods: get, post, on_connect."
-                )
             is_async = inspect.iscoroutinefunction(endpoint) or inspect.iscoroutinefunction(
                 getattr(endpoint, "__call__", None)  # noqa: B004 - asks whether it is async
             )
