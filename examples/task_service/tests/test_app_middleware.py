@@ -312,15 +312,16 @@ async def test_a_client_that_goes_away_within_its_body_gets_no_answer(
         ("192.0.2.1", "198.51.100.7", "192.0.2.1", True),
         ("10.0.0.1", "198.51.100.7", "198.51.100.7", False),
         # What stands left of an address that is not trusted was written by that client.
-        ("10.0.0.1", "203.0.113.9, 198.51.100.7", "198.51.100.7", False),
-        ("10.0.0.1", "203.0.113.9, 198.51.100.7, 10.0.0.2", "198.51.100.7", False),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7", "198.51.100.7", True),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7, 10.0.0.2", "198.51.100.7", True),
         ("10.0.0.1", "198.51.100.7, 10.0.0.2", "198.51.100.7", False),
         ("10.0.0.1", "198.51.100.7:4711", "198.51.100.7", False),
         # A proxy that does not know the client, or hides it.
         ("10.0.0.1", "198.51.100.7, unknown", None, False),
         ("10.0.0.1", "", "10.0.0.1", False),
-        ("192.0.2.1", "", "192.0.2.1", False),
-        # The socket of a service that listens for IPv4 and IPv6.
+        ("192.0.2.1", " ", "192.0.2.1", False),
+        # Sockets of proxies, and of a service, that listen for IPv4 and IPv6.
+        ("10.0.0.1", "198.51.100.7, ::ffff:10.0.0.2", "198.51.100.7", False),
         ("::ffff:10.0.0.1", "2001:db8::7", "2001:db8::7", False),
         ("::ffff:192.0.2.1", "2001:db8::7", "192.0.2.1", True),
     ],
