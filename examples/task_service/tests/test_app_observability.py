@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 from urllib.request import urlopen
 
@@ -21,6 +22,7 @@ from task_service.observability import (
     Metrics,
     RunMetrics,
     configure_logging,
+    free_bytes,
     serve_worker_metrics,
 )
 from task_service.request_record import RequestRecord, current_request
@@ -108,6 +110,12 @@ def test_streams_are_counted_and_not_timed() -> None:
     text = metrics.render().decode()
     assert 'requests_total{method="GET",route="/api/runs/{runId}/log",status="200"} 1.0' in text
     assert "request_seconds_count{" not in text
+
+
+def test_a_data_folder_that_is_gone_has_no_free_space(tmp_path: Path) -> None:
+    metrics = Metrics()
+    metrics.data_folder_free.set_function(lambda: free_bytes(tmp_path / "gone"))
+    assert "task_service_data_folder_free_bytes 0.0" in metrics.render().decode()
 
 
 def test_a_worker_serves_the_metrics_of_its_runs() -> None:

@@ -285,14 +285,20 @@ async def test_the_sqlite_file_is_durable_strict_and_its_owners_alone(tmp_path: 
             await connection.execute(text("CREATE TABLE things (n INTEGER)"))
             settings = [
                 await connection.scalar(text(f"PRAGMA {name}"))
-                for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+                for name in (
+                    "journal_mode",
+                    "synchronous",
+                    "foreign_keys",
+                    "busy_timeout",
+                    "journal_size_limit",
+                )
             ]
             modes = {stat.S_IMODE(file.stat().st_mode) for file in list(os.scandir(tmp_path))}
     finally:
         os.umask(umask)
     await db.close()
 
-    assert settings == ["wal", 2, 1, engine_module._WAIT_SECONDS * 1000]
+    assert settings == ["wal", 2, 1, engine_module._WAIT_SECONDS * 1000, 16_777_216]
     assert modes == {0o600}
 
 

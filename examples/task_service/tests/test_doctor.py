@@ -199,6 +199,20 @@ async def test_commits_are_durable_whatever_the_server_has_set(url: str) -> None
     await db.close()
 
 
+async def test_a_server_that_does_not_write_to_the_disk_is_found(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        doctor_module, "text", lambda sql: text(sql.replace("SHOW fsync", "SELECT 'off'"))
+    )
+    code, found = await examined(tmp_path / "data", DATABASE_URL=url)
+    assert code == 1
+    assert found["durability"].startswith(
+        "problem fsync is off, so a crash of the server's machine"
+    )
+    assert found["durability"].endswith("ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf()")
+
+
 async def test_connections_that_are_nearly_used_up(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

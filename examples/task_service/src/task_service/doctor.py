@@ -13,7 +13,7 @@ import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import exc, make_url, text
 
@@ -199,6 +199,15 @@ async def _pooling(db: Database, _: Settings) -> str:
     return "each connection has its own session"
 
 
+async def _durability(db: Database, _: Settings) -> str:
+    if await _scalar(db, "SHOW fsync") == "off":
+        raise ConfigurationError(
+            "fsync is off, so a crash of the server's machine can destroy the whole database;"
+            " to turn it on, run: ALTER SYSTEM SET fsync = on; SELECT pg_reload_conf()"
+        )
+    return "commits are durable"
+
+
 async def _connections(db: Database, _: Settings) -> str:
     async with db.read() as connection:
         row = (await connection.execute(_CONNECTIONS)).one()
@@ -221,7 +230,8 @@ async def _schema(db: Database, settings: Settings) -> str:
         case SchemaState.NEWER:
             return "made by a newer version, and usable by this version"
         case SchemaState.OLDER:
-            if not settings.on_sqlite and not await _may_create_tables(db):
+            may_create = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
+            if not settings.on_sqlite and not await _scalar(db, may_create):
                 raise ConfigurationError(
                     "the database's user may not create tables; as the database's administrator run:"
                     " GRANT CREATE ON SCHEMA public TO that user"
@@ -288,10 +298,9 @@ async def _workers(db: Database, settings: Settings) -> str:
     return "no worker is alive; task-service serve executes runs itself"
 
 
-async def _may_create_tables(db: Database) -> bool:
+async def _scalar(db: Database, statement: str) -> Any:
     async with db.read() as connection:
-        may = text("SELECT has_schema_privilege(current_schema(), 'CREATE')")
-        return bool(await connection.scalar(may))
+        return await connection.scalar(text(statement))
 
 
 _DatabaseCheck = Callable[[Database, Settings], Awaitable[str]]
@@ -299,6 +308,7 @@ _DatabaseCheck = Callable[[Database, Settings], Awaitable[str]]
 _OF_A_SERVER: Final[tuple[tuple[str, _DatabaseCheck], ...]] = (
     ("primary", _primary),
     ("pooling", _pooling),
+    ("durability", _durability),
     ("connections", _connections),
 )
 _OF_PROCESSES: Final[tuple[tuple[str, _DatabaseCheck], ...]] = (

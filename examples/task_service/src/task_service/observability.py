@@ -13,7 +13,9 @@ from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from platform import python_version
+from shutil import disk_usage
 from typing import Any, Final, Literal, cast
 
 import structlog
@@ -113,6 +115,14 @@ def add_process_metrics(registry: CollectorRegistry) -> None:
         registry=registry,
     ).labels(version("task-service"), version("msk-auth"), python_version()).set(1)
     ProcessCollector(registry=registry)
+
+
+def free_bytes(folder: Path) -> int:
+    """The free space of the folder's file system; 0 if the folder is gone, which raises the alert of a full disk."""
+    try:
+        return disk_usage(folder).free
+    except OSError:
+        return 0
 
 
 class Metrics:

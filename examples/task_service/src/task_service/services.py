@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 from datetime import timedelta
-from shutil import disk_usage
 
 from argon2 import Parameters
 
@@ -36,7 +35,7 @@ from .authentication import audience_of, build_authenticator, key_store, token_p
 from .db.engine import Database
 from .deployment import agree_on_secrets, deployment_id
 from .failure_webhook import FailureWebhook
-from .observability import Metrics
+from .observability import Metrics, free_bytes
 from .provider_login import OidcLogin
 from .secrets_file import load_or_create_secrets
 from .settings import Settings
@@ -82,7 +81,7 @@ class Services:
         key_audit = KeyAudit(db, self.audit)
         self.key_store = key_store(db, key_audit)
         self.metrics.connections.set_function(db.connections_in_use)
-        self.metrics.data_folder_free.set_function(lambda: disk_usage(settings.data_dir).free)
+        self.metrics.data_folder_free.set_function(lambda: free_bytes(settings.data_dir))
 
         # Accounts: users, sessions, and the configuration that administrators change.
         accounts = Accounts(db, clock, self.audit, self._await_lease_expiry)

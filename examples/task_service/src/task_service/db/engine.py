@@ -59,6 +59,9 @@ _REFUSALS: Final = (
 
 _WRITES: Final = "task_service_writes"
 
+# A checkpointed WAL is truncated to this size.
+_WAL_BYTES: Final = 16_777_216
+
 # Set even if it is on now: a reload of the server's configuration changes settings that a connection has not set. A stronger
 # setting than "on", such as remote_apply, stays.
 _COMMIT_DURABLY: Final = (
@@ -336,13 +339,17 @@ def _sqlite_engine(url: URL, lock_seconds: float) -> AsyncEngine:
         **_POOL,
     )
 
-    # WAL, durable, with foreign keys.
+    # WAL, durable, with foreign keys. The settings below are the service's own.
     prepare_sqlite(engine)
 
     @event.listens_for(engine.sync_engine, "connect")
     def _configure(connection: AdaptedConnection, _record: object) -> None:
-        pragma = f"PRAGMA busy_timeout = {lock_seconds * 1000:.0f}"
-        connection.run_async(lambda driver: driver.executescript(pragma))
+        # Only one call in the driver's thread, for both.
+        script = f"""
+            PRAGMA busy_timeout = {lock_seconds * 1000:.0f};
+            PRAGMA journal_size_limit = {_WAL_BYTES};
+        """
+        connection.run_async(lambda driver: driver.executescript(script))
 
     @event.listens_for(engine.sync_engine, "begin")
     def _begin(connection: Connection) -> None:
