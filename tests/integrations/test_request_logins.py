@@ -103,7 +103,7 @@ def site(name: str) -> Site:
 ANSWERS: list[tuple[str | None, str, int, Any]] = [
     (None, "GET /me", 401, "credentials_missing"),
     ("", "GET /me", 401, "credentials_missing"),
-    ("nobody's", "GET /me", 401, "credentials_missing"),
+    ("not-stored", "GET /me", 401, "credentials_missing"),
     ("ended", "GET /me", 401, "token_revoked"),
     ("of-bob", "GET /me", 401, "token_revoked"),
     ("disabled", "GET /me", 401, "token_revoked"),

@@ -91,7 +91,7 @@ def test_the_applications_own_logins_go_on() -> None:
     login_headers(auth, ADA)
     assert auth.authenticate(["Bearer own"]).owner.id == "ada"
     with refused_with("token_invalid"):
-        auth.authenticate(["Bearer nobody"])
+        auth.authenticate(["Bearer unknown"])
 
 
 def test_a_login_names_its_session() -> None:

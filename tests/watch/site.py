@@ -92,7 +92,7 @@ class Site:
         return self.sessions.get(session_id)
 
     def find_external_owner(self, identity: ExternalIdentity) -> Owner[str] | None:
-        return self.find_owner(self.identities.get(identity.subject, "nobody"))
+        return self.find_owner(self.identities.get(identity.subject, "no-owner"))
 
     def look_up(self, what: str) -> None:
         self.reads[what] += 1

@@ -41,7 +41,7 @@ def stderr(capsys: pytest.CaptureFixture[str]) -> Read:
 
 
 def log_everything_wrongly() -> None:
-    log = logging.getLogger("somebody.else")
+    log = logging.getLogger("another.package")
     nested = {"list": [JWT, ("a", KEY)], "object": SimpleNamespace(key=KEY)}
     log.info("used %s", KEY, extra={"nested": nested, "number": 5})
     try:
@@ -61,7 +61,7 @@ def test_a_line_of_json_has_the_event_its_origin_and_all_fields(stderr: Read) ->
 
 def test_a_wrong_log_call_does_not_print_its_arguments(stderr: Read) -> None:
     configure_logging("json", "INFO")
-    logging.getLogger("somebody.else").info("%d keys", KEY)
+    logging.getLogger("another.package").info("%d keys", KEY)
     assert stderr() == ""
 
 

@@ -6,9 +6,9 @@ No operation of `_async.administration` creates or extends a key or shows its va
 A page reads a bounded number of records, even if few of ten million match: it may then have fewer keys than requested,
 or none, and has a cursor as long as there are more records.
 
-The application's scheduled jobs announce each end once, at 30, 7 and 1 days, without a principal. A column of the key has its last announcement. The keys with the same value are a *stretch*, which an
-index sorts by expiry. So the keys to announce are at the beginning of a few stretches, and reading them
-takes no longer with ten million keys.
+The application's scheduled jobs announce each end once, at 30, 7 and 1 days, without a principal. A column of the key has its
+last announcement. The keys with the same value are a *stretch*, which an index sorts by expiry. So the keys to announce are at
+the beginning of a few stretches, and reading them takes no longer with ten million keys.
 """
 
 from __future__ import annotations

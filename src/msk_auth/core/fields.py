@@ -362,13 +362,13 @@ def _clean_line(text: object, given: FieldInput) -> str:
 
     if not isinstance(text, str):
         raise ValueError("Give a text.")  # noqa: TRY004 - an error of the input
-    clean = text.strip()
+    line = text.strip()
     # At most four code points compose to one, so a longer text is too long in any case; and
     # the time of normalising grows with the square of the length.
-    if len(clean) <= 4 * given.most:
-        clean = unicodedata.normalize("NFC", clean)
-    if not given.least <= len(clean) <= given.most:
+    if len(line) <= 4 * given.most:
+        line = unicodedata.normalize("NFC", line)
+    if not given.least <= len(line) <= given.most:
         raise ValueError(f"Use {given.least or 'up'} to {given.most} characters.")
-    if not clean.isprintable() or not _INVISIBLE.isdisjoint(clean):
+    if not line.isprintable() or not _INVISIBLE.isdisjoint(line):
         raise ValueError("This text contains control or invisible characters. Leave them out.")
-    return clean
+    return line

@@ -55,8 +55,8 @@ class ApiKey:
         description: The owner's description; None means none.
         labels: Labels for searching, such as `env:prod`.
         networks: The networks from which the key works, in CIDR notation, such as `203.0.113.0/24`; None means everywhere.
-        announced_days: The last announcement by :meth:`Authenticator.announce_expiry`, in days before the end: 30, 7 or 1; None means
-            none yet. A key whose lifetime is at most one of these begins with that value.
+        announced_days: The last announcement by :meth:`Authenticator.announce_expiry`, in days before the end: 30, 7 or 1; None
+            means none yet. A key whose lifetime is at most one of these begins with that value.
         resources: The owner's resources that the key reaches, each as a kind and an id, such as `task:42`; None means all,
             empty means none. Set at creation and never changed.
     """

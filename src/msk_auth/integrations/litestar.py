@@ -175,8 +175,8 @@ class LitestarAuth(
             :class:`~msk_auth.Users` read the user in it, for guards, for :meth:`user` and for `connection.user`.
 
     Raises:
-        ConfigurationError: An entry of `paths`, or `default`, is malformed, or there is a `session` and the authenticator does not read users in a
-            session.
+        ConfigurationError: An entry of `paths`, or `default`, is malformed, or there is a `session` and the authenticator does not
+            read users in a session.
     """
 
     _errors: ErrorAnswers
