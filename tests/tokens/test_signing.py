@@ -252,8 +252,10 @@ def test_a_generated_key_has_the_size_of_its_algorithm() -> None:
     assert len(SigningKey.generate("k", "HS256").export()) == 32
     elliptic = load_pem_private_key(SigningKey.generate("k", "ES256").export(), None)
     assert elliptic.curve.name == "secp256r1"
-    edwards = load_pem_private_key(SigningKey.generate("k", "Ed25519").export(), None)
-    assert isinstance(edwards, ed25519.Ed25519PrivateKey)
+    signing = SigningKey.generate("k", "Ed25519")
+    assert isinstance(load_pem_private_key(signing.export(), None), ed25519.Ed25519PrivateKey)
+    # The older name, which all libraries read.
+    assert signing.header_name == "EdDSA"
     rsa_key = load_pem_private_key(SigningKey.generate("k", "RS256").export(), None)
     assert rsa_key.key_size == 2048
     assert rsa_key.public_key().public_numbers().e == 65537
