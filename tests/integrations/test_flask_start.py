@@ -167,6 +167,12 @@ app.add_url_rule("/x", "of_another_package", lambda: "")
 app.add_url_rule("/later", "later")
 app.endpoint("later")(auth.public(lambda: ""))
 """,
+    "a rule without a view, and a view without a rule": """
+auth.init_app(app)
+auth.protect(app)
+app.add_url_rule("/files/<name>", "cdn", build_only=True)
+app.endpoint("no rule yet")(auth.public(lambda: ""))
+""",
     "the same name in two applications": """
 def opened(): ...
 

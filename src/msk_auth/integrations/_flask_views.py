@@ -180,6 +180,8 @@ class DeclaredViews:
             if is_exposed(view):
                 raise _exposed(endpoint)
         for rule in app.url_map.iter_rules():
+            if rule.endpoint not in app.view_functions:
+                continue  # it only builds addresses
             for method in sorted(rule.methods or ()):
                 self.policies_of(app, rule.endpoint, method)
         for endpoint in self._by_endpoint.get(app, {}):
