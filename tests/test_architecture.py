@@ -29,7 +29,6 @@ PUBLIC_MODULES = frozenset(
         "msk_auth.integrations.mcp",
         "msk_auth.integrations.starlette",
         "msk_auth.keys",
-        "msk_auth.leaks",
         "msk_auth.redaction",
         "msk_auth.stores",
         "msk_auth.stores.memory",

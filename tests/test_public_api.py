@@ -94,7 +94,7 @@ NOT_LOADED = {
     *("jwt", "cryptography", "argon2", "sqlalchemy", "alembic", "pydantic", "anyio"),
     *("fastapi", "starlette", "flask", "litestar", "werkzeug"),
     *("asyncio", "concurrent.futures", "ssl", "msk_auth.batching"),
-    *("msk_auth.stores", "msk_auth.integrations", "msk_auth.leaks", "msk_auth.testing"),
+    *("msk_auth.stores", "msk_auth.integrations", "msk_auth.testing"),
     *("msk_auth.argon2", "msk_auth.cli"),
 }
 

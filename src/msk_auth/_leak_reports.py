@@ -15,7 +15,7 @@ One rule: a report is read only after its signature was verified. The checks in 
 A repeated report finds its keys revoked, and gets the same answer. The location that the key's owner sees contains no query, no
 user name and no key.
 
-A receiver makes no requests: the application passes a function that fetches :data:`GITHUB_KEYS_URL`. See "Secret
+The library makes no requests: the application passes a function that fetches :data:`GITHUB_KEYS_URL`. See "Secret
 scanning partner program" in GitHub's documentation.
 """
 
@@ -32,7 +32,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from msk_auth.clock import Clock
 from msk_auth.core.errors import Forbidden, InputInvalid, SigningKeysUnavailable
 from msk_auth.core.events import LeakedKey, LeakLocation
 from msk_auth.core.model import ApiKey
@@ -202,25 +201,23 @@ class PublishedKeys:
     The caller must hold a lock from :meth:`begin_fetch` to the end of the fetch.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._keys: dict[str, EllipticCurvePublicKey] = {}
         self._fetched_at = self._tried_at = -math.inf
 
-    def find(self, identifier: str) -> EllipticCurvePublicKey | None:
+    def find(self, identifier: str, now: float) -> EllipticCurvePublicKey | None:
         """The key of this name, if it was fetched within the last day."""
-        is_fresh = self._clock.monotonic() - self._fetched_at < KEYS_MAX_AGE
+        is_fresh = now - self._fetched_at < KEYS_MAX_AGE
         return self._keys.get(identifier) if is_fresh else None
 
-    def begin_fetch(self, identifier: str) -> bool:
+    def begin_fetch(self, identifier: str, now: float) -> bool:
         """True if the keys must be fetched now for this name, False if they were just fetched.
 
         Raises:
             SigningKeysUnavailable: Fetching just failed.
         """
-        if self.find(identifier) is not None:
+        if self.find(identifier, now) is not None:
             return False
-        now = self._clock.monotonic()
         pause = self._tried_at + FETCH_PAUSE - now
         if pause > 0 and self._fetched_at != self._tried_at:
             raise SigningKeysUnavailable(math.ceil(pause))

@@ -21,7 +21,6 @@ from msk_auth import (
     require,
 )
 from msk_auth.errors import ConfigurationError, TooManyAttempts
-from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 pytestmark = pytest.mark.anyio
@@ -280,7 +279,7 @@ class TestBlockingAuthenticatorsOnALoop:
         app = factory(asgi, auth, nothing)(Own(MemoryKeyStore(), find_owner=lambda _id: None))
         assert (await send(app, "GET", b"/")).status == 200
 
-    async def test_a_receiver_and_a_throttle_may_block(self, asgi: str) -> None:
+    async def test_fetching_keys_and_a_throttle_may_block(self, asgi: str) -> None:
         world = make_world()
         auth = adapter_of(asgi, world.blocking)
         here = threading.current_thread()
@@ -289,14 +288,24 @@ class TestBlockingAuthenticatorsOnALoop:
             assert threading.current_thread() is not here
             raise TooManyAttempts(7)
 
-        receiver = GitHubLeakReceiver(world.blocking, fetch_keys=bytes)
+        def fetch_keys(url: str) -> bytes:
+            assert threading.current_thread() is not here
+            fetched.append(url)
+            return b""
+
+        fetched: list[str] = []
         limited = mounted(asgi, auth, auth.revocation_route(throttle=throttle))
         reply = await send(limited, "POST", b"/api/revoke")
         assert (reply.status, reply.json["code"]) == (429, "too_many_attempts")
         auth = adapter_of(asgi, world.blocking)
-        app = mounted(asgi, auth, auth.leak_route(receiver, throttle=None))
-        reply = await send(app, "POST", b"/api/leaks/github", body=b"[]")
-        assert (reply.status, reply.json["code"]) == (403, "signature_invalid")
+        app = mounted(asgi, auth, auth.leak_route(fetch_keys, throttle=None))
+        signed = [
+            (b"github-public-key-identifier", b"k1"),
+            (b"github-public-key-signature", b"AAAA"),
+        ]
+        reply = await send(app, "POST", b"/api/leaks/github", signed, b"[]")
+        assert (reply.status, reply.json["code"]) == (503, "signing_keys_unavailable")
+        assert fetched == ["https://api.github.com/meta/public_keys/secret_scanning"]
 
 
 def nothing() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,6 @@ from tests.leaks.support import Reporter, match, report
 
 from msk_auth.errors import TooManyAttempts
 from msk_auth.events import KeyEvent
-from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.testing import list_routes
 
 pytestmark = pytest.mark.anyio
@@ -75,30 +73,29 @@ def site(request: pytest.FixtureRequest) -> Site:
 def make_site(adapter: str) -> Site:
     """One whose application has the two routes that need no login."""
     site = Site(make_world())
-    auth, receiver = parts(adapter, site.world, site.fetch)
+    auth = make_adapter(adapter, site.world)
 
     async def gate(_request: object) -> None:
         site.gate()
 
-    throttle = (lambda _request: site.gate()) if adapter == "flask" else gate
-    routes = auth.revocation_route(throttle=throttle), auth.leak_route(receiver, throttle=throttle)
+    async def fetch_keys(_url: str) -> bytes:
+        return site.fetch()
+
+    throttle, fetch = gate, fetch_keys
+    if adapter == "flask":
+        throttle, fetch = (lambda _request: site.gate()), (lambda _url: site.fetch())
+    leaks = auth.leak_route(fetch, throttle=throttle)
+    routes = auth.revocation_route(throttle=throttle), leaks
     site.app = mounted(adapter, auth, *routes, errors="all")
     return site
 
 
-def parts(adapter: str, world: World, fetch: Callable[[], bytes] = bytes) -> tuple[Any, Any]:
-    """An adapter, and a receiver of its kind."""
-
-    async def fetch_keys() -> bytes:
-        return fetch()
-
+def make_adapter(adapter: str, world: World) -> Any:
     if adapter == "flask":
-        receiver = GitHubLeakReceiver(world.blocking, fetch_keys=fetch)
-        return adapter_of(adapter, world.blocking), receiver
+        return adapter_of(adapter, world.blocking)
     # Litestar's has no `install`.
     options = {"errors": "all"} if adapter == "litestar" else {}
-    waiting = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=fetch_keys)
-    return adapter_of(adapter, world.authenticator, **options), waiting
+    return adapter_of(adapter, world.authenticator, **options)
 
 
 def token(site: Site, name: str) -> bytes:
@@ -331,8 +328,8 @@ def test_both_are_public_by_declaration(site: Site) -> None:
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_going_without_a_throttle_has_to_be_explicit(adapter: str) -> None:
-    auth, receiver = parts(adapter, make_world())
-    for call in (auth.revocation_route, lambda: auth.leak_route(receiver)):
+    auth = make_adapter(adapter, make_world())
+    for call in (auth.revocation_route, lambda: auth.leak_route(lambda _url: b"")):
         with pytest.raises(TypeError, match="throttle"):
             call()
 

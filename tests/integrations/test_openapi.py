@@ -13,7 +13,6 @@ from tests.integrations.adapters import adapter_of, mounted, send
 from msk_auth import Policy, require, require_interactive, require_key, require_login
 from msk_auth.errors import ConfigurationError
 from msk_auth.http.openapi import complete_document, operations, scheme_name
-from msk_auth.leaks import AsyncGitHubLeakReceiver
 
 pytestmark = pytest.mark.anyio
 
@@ -77,8 +76,7 @@ else:
             app.include_router(auth.key_routes(**key_routes))
             app.include_router(auth.admin_key_routes("admin:config", max_age=MAX_AGE))
             app.include_router(auth.revocation_route(throttle=None))
-            receiver = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=_no_keys)
-            app.include_router(auth.leak_route(receiver, throttle=None))
+            app.include_router(auth.leak_route(_no_keys, throttle=None))
             auth.install(app, errors="all" if all_errors else "problems")
         return app, app.openapi
 
@@ -140,11 +138,10 @@ else:
 
             if "prefix" in key_routes:
                 key_routes["path"] = key_routes.pop("prefix")
-            receiver = AsyncGitHubLeakReceiver(world.authenticator, fetch_keys=_no_keys)
             handlers += [read, admin, auth.key_routes(**key_routes)]
             handlers += [auth.admin_key_routes("admin:config", max_age=MAX_AGE)]
             handlers += [auth.revocation_route(throttle=None)]
-            handlers += [auth.leak_route(receiver, throttle=None)]
+            handlers += [auth.leak_route(_no_keys, throttle=None)]
             plugins.append(auth)
         app = litestar.Litestar(
             handlers, plugins=plugins, openapi_config=config, logging_config=None
@@ -154,7 +151,7 @@ else:
     MAKERS["litestar"] = litestar_application
 
 
-async def _no_keys() -> Any:
+async def _no_keys(_url: str) -> Any:
     raise NotImplementedError
 
 

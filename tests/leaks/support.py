@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -20,8 +21,9 @@ from msk_auth import (
     Owner,
     local_principal,
 )
+from msk_auth._async.leaks import AsyncLeakReceiver
+from msk_auth._sync.leaks import LeakReceiver
 from msk_auth.events import Event
-from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.testing import FrozenClock
 
@@ -89,11 +91,11 @@ class World:
             on_event=self.events.append,
             clock=self.clock,
         )
-        self.receiver: Any
-        if driver == "sync":
-            self.receiver = GitHubLeakReceiver(self.blocking, fetch_keys=self._fetch)
-        else:
-            self.receiver = AsyncGitHubLeakReceiver(self._asynchronous(), fetch_keys=self._await)
+        self.start: Callable[..., Any] = (
+            partial(LeakReceiver().receive, self.blocking, self._fetch)
+            if driver == "sync"
+            else partial(AsyncLeakReceiver().receive, self._asynchronous(), self._await)
+        )
 
     def _asynchronous(self) -> AsyncAuthenticator[str]:
         async def find_owner(_: str) -> Owner[str]:
@@ -139,7 +141,7 @@ class World:
     def receive(
         self, body: bytes, identifier: str | None, signature: str | None
     ) -> tuple[dict[str, str], ...]:
-        answer = self.receiver.receive(body, key_identifier=identifier, signature=signature)
+        answer = self.start(body, key_identifier=identifier, signature=signature)
         labels: tuple[dict[str, str], ...] = (
             answer if self._runner is None else self._runner.run(answer)
         )

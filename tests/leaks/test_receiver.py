@@ -17,6 +17,7 @@ from tests.forked import in_child
 from tests.leaks.support import Reporter, World, match, other_kinds, report
 
 from msk_auth import AsyncAuthenticator, Authenticator, KeyFormat
+from msk_auth._async.leaks import AsyncLeakReceiver
 from msk_auth._leak_reports import (
     FETCH_PAUSE,
     KEYS_MAX_AGE,
@@ -24,10 +25,9 @@ from msk_auth._leak_reports import (
     read_keys,
     read_signature,
 )
-from msk_auth.clock import SystemClock
+from msk_auth._sync.leaks import LeakReceiver
 from msk_auth.errors import Forbidden, StoreUnavailable
 from msk_auth.events import KeyEvent, LeakLocation
-from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -262,10 +262,7 @@ def test_a_cancelled_fetch_does_not_delay_the_next_one(world: World) -> None:
 
 def test_reports_that_come_together_share_one_fetch(world: World) -> None:
     answers = world.at_once(
-        [
-            lambda: world.receiver.receive(BODY, key_identifier="k1", signature=GOOD)
-            for _ in range(8)
-        ]
+        [lambda: world.start(BODY, key_identifier="k1", signature=GOOD) for _ in range(8)]
     )
     assert [len(answer) for answer in answers] == [1] * 8
     assert world.fetched == 1
@@ -282,14 +279,15 @@ def test_a_failing_store_is_not_reported_as_success(
 
 
 def test_a_forked_child_does_not_wait_for_a_fetch_of_its_parents() -> None:
-    receiver = GitHubLeakReceiver(
-        Authenticator(MemoryKeyStore(), find_owner=lambda _: None), fetch_keys=GITHUB.document
-    )
+    auth = Authenticator(MemoryKeyStore(), find_owner=lambda _: None)
+    receiver = LeakReceiver()
     body = report(match("no key"))
     signature = GITHUB.sign(body, "k1")
 
     def receive() -> str:
-        (label,) = receiver.receive(body, key_identifier="k1", signature=signature)
+        (label,) = receiver.receive(
+            auth, GITHUB.document, body, key_identifier="k1", signature=signature
+        )
         return label["label"]
 
     with receiver._fetching:
@@ -305,14 +303,16 @@ def test_one_receiver_serves_several_event_loops() -> None:
         return GITHUB.document()
 
     async def receive() -> list[object]:
-        receiver._keys = PublishedKeys(SystemClock())
+        receiver._keys = PublishedKeys()
         body = report(match("no key"))
         signature = GITHUB.sign(body, "k1")
         return await asyncio.gather(
-            *(receiver.receive(body, key_identifier="k1", signature=signature) for _ in range(3))
+            *(
+                receiver.receive(auth, fetch, body, key_identifier="k1", signature=signature)
+                for _ in range(3)
+            )
         )
 
-    receiver = AsyncGitHubLeakReceiver(
-        AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=none), fetch_keys=fetch
-    )
+    auth = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=none)
+    receiver = AsyncLeakReceiver()
     assert [len(asyncio.run(receive())) for _ in range(2)] == [3, 3]

@@ -19,24 +19,11 @@ from . import primitives
 from .authenticator import AsyncAuthenticator
 
 
-class AsyncGitHubLeakReceiver:
-    """Receives reports with an :class:`~msk_auth.AsyncAuthenticator`.
+class AsyncLeakReceiver:
+    """Receives the reports of one route, and keeps the keys that they are signed with."""
 
-    Args:
-        authenticator: The authenticator that revokes the keys.
-        fetch_keys: Fetches :data:`GITHUB_KEYS_URL` and returns the body of a 200 response; raises on any other response.
-            It must end in bounded time, and may stop reading after 262,144 bytes: a longer list is refused.
-    """
-
-    def __init__(
-        self,
-        authenticator: AsyncAuthenticator[Any],
-        *,
-        fetch_keys: Callable[[], Awaitable[bytes]],
-    ) -> None:
-        self._authenticator = authenticator
-        self._fetch_keys = fetch_keys
-        self._keys = PublishedKeys(authenticator.clock)
+    def __init__(self) -> None:
+        self._keys = PublishedKeys()
         self._renew()
         after_fork_in_child(self._renew)
 
@@ -44,11 +31,19 @@ class AsyncGitHubLeakReceiver:
         self._fetching = threading.Lock()
 
     async def receive(
-        self, body: bytes, *, key_identifier: str | None, signature: str | None
+        self,
+        authenticator: AsyncAuthenticator[Any],
+        fetch_keys: Callable[[], Awaitable[bytes]],
+        body: bytes,
+        *,
+        key_identifier: str | None,
+        signature: str | None,
     ) -> tuple[dict[str, str], ...]:
         """Revoke the keys of a report.
 
         Args:
+            authenticator: Revokes the keys.
+            fetch_keys: Fetches GitHub's keys.
             body: The body, exactly as sent.
             key_identifier: The header `Github-Public-Key-Identifier`; None unless it is present exactly once.
             signature: The header `Github-Public-Key-Signature`, likewise.
@@ -65,14 +60,15 @@ class AsyncGitHubLeakReceiver:
             StoreUnavailable: The store did not answer; some keys may be revoked. GitHub may send the report again.
         """
         identifier, made = read_signature(key_identifier, signature)
-        key = self._keys.find(identifier)
+        now = authenticator.clock.monotonic
+        key = self._keys.find(identifier, now())
         if key is None:
             async with primitives.holding(self._fetching):
-                if self._keys.begin_fetch(identifier):
+                if self._keys.begin_fetch(identifier, now()):
                     with self._keys.fetching():
-                        self._keys.fill(await self._fetch_keys())
-            key = self._keys.find(identifier)
+                        self._keys.fill(await fetch_keys())
+            key = self._keys.find(identifier, now())
         check_signature(key, made, body)
         matches = read_report(body)
-        found = await self._authenticator.revoke_leaked([match.found for match in matches])
+        found = await authenticator.revoke_leaked([match.found for match in matches])
         return labels(matches, found)

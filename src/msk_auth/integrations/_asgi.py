@@ -44,7 +44,6 @@ from msk_auth.http.admission import (
 )
 from msk_auth.http.answers import Answer, ContentTooLarge, close_reason
 from msk_auth.http.routes import Route, broken_body
-from msk_auth.leaks import AsyncGitHubLeakReceiver, GitHubLeakReceiver
 from msk_auth.users import RequestSession
 
 from ._adapter import Adapter, ConnectionT, GuardT
@@ -454,19 +453,21 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
 
     def leak_route(
         self,
-        receiver: AsyncGitHubLeakReceiver | GitHubLeakReceiver,
+        fetch_keys: Callable[[str], Awaitable[bytes]] | Callable[[str], bytes],
         *,
         path: str = "/api/leaks/github",
         throttle: Throttle[RequestT] | None,
     ) -> MountedT:
-        """A public route that receives signed reports of GitHub's secret scanning.
+        """A public route that receives signed reports of GitHub's secret scanning, and revokes the reported keys.
 
         Args:
-            receiver: Checks the reports and revokes the keys.
+            fetch_keys: Called with the address of GitHub's keys. It must return the body of a 200 response in bounded time, and
+                raise on any other response. It may stop reading after 262,144 bytes: a longer list is refused. Either
+                `async`, or blocking: then it runs in a thread.
             path: The path of the route.
             throttle: As for :meth:`revocation_route`.
         """
-        return self._mount(leak_route(path, receiver), throttle)
+        return self._mount(leak_route(path, fetch_keys), throttle)
 
     @abstractmethod
     def _mount(self, row: Route, throttle: Throttle[RequestT] | None) -> MountedT:

@@ -90,7 +90,6 @@ from msk_auth.http.admission import (
 from msk_auth.http.answers import Answer, ContentTooLarge, Errors
 from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body
 from msk_auth.http.routes import Route as Row
-from msk_auth.leaks import GitHubLeakReceiver
 from msk_auth.users import AnyUsers, RequestSession
 
 from ._adapter import Adapter, declare, declare_guard
@@ -387,22 +386,23 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
 
     def leak_route(
         self,
-        receiver: GitHubLeakReceiver,
+        fetch_keys: Callable[[str], bytes],
         *,
         path: str = "/api/leaks/github",
         throttle: Throttle | None,
     ) -> Blueprint:
-        """A public blueprint that receives signed reports of GitHub's secret scanning.
+        """A public blueprint that receives signed reports of GitHub's secret scanning, and revokes the reported keys.
 
         Args:
-            receiver: Checks the reports and revokes the keys.
+            fetch_keys: Called with the address of GitHub's keys. It must return the body of a 200 response in bounded time, and
+                raise on any other response. It may stop reading after 262,144 bytes: a longer list is refused.
             path: The path of the route.
             throttle: As for :meth:`revocation_route`.
 
         Returns:
             A blueprint with the name `leaks`.
         """
-        return self._blueprint("leaks", [leak_route(path, receiver)], throttle=throttle)
+        return self._blueprint("leaks", [leak_route(path, fetch_keys)], throttle=throttle)
 
     def admit(self, policy: Policy) -> Principal[UserT]:
         """The principal of the current request, if it meets the policy.

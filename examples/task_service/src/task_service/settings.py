@@ -26,7 +26,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL
 
 from msk_auth.errors import ConfigurationError
-from msk_auth.leaks import GITHUB_KEYS_URL
 from task_service.claim_rule import ClaimRule
 from task_service.db.engine import parse_url
 from task_service.parameter_keys import NO_KEYS, ParameterKeys
@@ -202,7 +201,9 @@ class Settings(BaseSettings):
     """Only for `task-service worker`: the keys that open the secrets in the parameters of tasks, as `task-service
     parameter-keys` prints them. Processes that serve derive them from their own secrets."""
 
-    github_keys_url: Annotated[str, AfterValidator(_encrypted)] = GITHUB_KEYS_URL
+    github_keys_url: Annotated[str, AfterValidator(_encrypted)] = (
+        "https://api.github.com/meta/public_keys/secret_scanning"
+    )
     """The address of the public keys that verify reports of leaked keys. Fetched when a report arrives, at most every two
     minutes."""
 

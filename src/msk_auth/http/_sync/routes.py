@@ -38,10 +38,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from msk_auth._leak_reports import MAX_REPORT
+from msk_auth._leak_reports import GITHUB_KEYS_URL, MAX_REPORT
 from msk_auth._sync.authenticator import Authenticator
+from msk_auth._sync.leaks import LeakReceiver
 from msk_auth.core.errors import CredentialRefused, InputInvalid
 from msk_auth.core.key_management import MANAGE
 from msk_auth.core.model import KeyFilter, Principal
@@ -73,7 +75,6 @@ from msk_auth.http.routes import (
     Route,
     named_rows,
 )
-from msk_auth.leaks import GitHubLeakReceiver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,17 +267,19 @@ def revocation_route(path: str) -> Route:
     return Route("revoke_presented_key", "POST", path, None, handle, operation, MAX_REVOCATION)
 
 
-def leak_route(path: str, receiver: GitHubLeakReceiver | GitHubLeakReceiver) -> Route:
+def leak_route(path: str, fetch_keys: Callable[[str], Any]) -> Route:
     """The route that receives reports of leaks.
 
     Args:
         path: The path of the route.
-        receiver: Checks the reports and revokes the keys.
+        fetch_keys: Fetches the body of an address. It may block.
     """
+    receiver = LeakReceiver()
 
     def receive_leak_report(request: Exchange) -> Answer:
-        labels = request.call(
-            receiver.receive,
+        labels = receiver.receive(
+            request.authenticator,
+            partial(request.call, fetch_keys, GITHUB_KEYS_URL),
             request.body,
             key_identifier=request.header("github-public-key-identifier"),
             signature=request.header("github-public-key-signature"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -11,7 +10,6 @@ from fastapi import APIRouter
 from httpx2 import AsyncClient
 
 from msk_auth.integrations.fastapi import FastAPIAuth
-from msk_auth.leaks import AsyncGitHubLeakReceiver
 from task_service.accounts.throttle import PublicThrottle
 from task_service.accounts.users import User
 
@@ -19,7 +17,7 @@ FETCH_SECONDS: Final = 10.0
 """The time for a complete fetch of GitHub's keys."""
 
 MAX_DOCUMENT: Final = 262_144
-"""The most bytes of GitHub's answer that are read: the receiver's limit."""
+"""The most bytes of GitHub's answer that are read: the library's limit."""
 
 
 def leak_routers(
@@ -37,17 +35,18 @@ def leak_routers(
         revocations: Counts requests to revoke.
         reports: Counts reports.
     """
-    receiver = AsyncGitHubLeakReceiver(
-        auth.authenticator, fetch_keys=partial(fetch_github_keys, keys_url)
-    )
+
+    async def fetch_keys(_url: str) -> bytes:
+        return await fetch_github_keys(keys_url)
+
     return (
         auth.revocation_route(path="/api/revoke", throttle=lambda _: revocations.count()),
-        auth.leak_route(receiver, path="/api/leaks/github", throttle=lambda _: reports.count()),
+        auth.leak_route(fetch_keys, path="/api/leaks/github", throttle=lambda _: reports.count()),
     )
 
 
 async def fetch_github_keys(url: str) -> bytes:
-    """Fetch GitHub's public keys for :class:`~msk_auth.leaks.AsyncGitHubLeakReceiver`: one bounded request, without redirects.
+    """Fetch GitHub's public keys: one bounded request, without redirects.
 
     Raises:
         Exception: The address does not answer with a document.
