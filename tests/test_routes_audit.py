@@ -72,18 +72,16 @@ def flask_auth(app: Flask) -> FlaskAuth[str]:
     return FlaskAuth(Authenticator(MemoryKeyStore(), find_owner=find), app)
 
 
-@pytest.fixture
-def starlette_auth() -> StarletteAuth[str]:
-    return StarletteAuth(authenticator())
-
-
-@pytest.fixture
-def fastapi_auth() -> FastAPIAuth[str]:
-    return FastAPIAuth(authenticator())
+STARLETTE: StarletteAuth[str] = StarletteAuth(authenticator())
+FASTAPI: FastAPIAuth[str] = FastAPIAuth(authenticator())
 
 
 def bare_fastapi(**more: Any) -> FastAPI:
     return FastAPI(openapi_url=None, **more)
+
+
+def bare_litestar(*handlers: Any, **more: Any) -> Litestar:
+    return Litestar(handlers, openapi_config=None, logging_config=None, **more)
 
 
 async def ok(request: Request) -> Response:
@@ -96,6 +94,13 @@ def policies(report: Any) -> dict[str, str]:
 
 def listed(app: object, **more: Any) -> dict[str, str]:
     return policies(list_routes(app, **more))
+
+
+def check(*rows: tuple[BaseRoute, dict[str, str]]) -> None:
+    """Hold what the audit lists to what stands beside each route."""
+    assert listed(Starlette(routes=[route for route, _ in rows])) == {
+        name: policy for _, listed_as in rows for name, policy in listed_as.items()
+    }
 
 
 # One application in every framework (design 5, G6).
@@ -174,53 +179,44 @@ async def test_the_same_application_has_the_same_policies_in_every_framework(nam
 # What it refuses.
 
 
-def test_an_undeclared_route_fails(starlette_auth: StarletteAuth[str]) -> None:
-    app = Starlette(routes=[Route("/a", starlette_auth.require()(ok)), Route("/b", ok)])
+def test_an_undeclared_route_fails() -> None:
+    app = Starlette(routes=[Route("/a", STARLETTE.require()(ok)), Route("/b", ok)])
     with pytest.raises(AssertionError, match=r"GET,HEAD /b: declares no policy") as caught:
         audit_routes(app)
     assert [route.path for route in list_routes(app).undeclared] == ["/b"]
     assert "/a" not in str(caught.value)
 
 
+FLAGGED = [
+    "/api/keys", "/api/apiKeys", "/api/APIKeys", "/tokens/refresh", "/reset-password", "/users/{id}/roles", "/invitations", "/secrets",
+    "/sessions/{id}",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("path", "permission", "flagged"),
     [
-        ("/api/keys", "tasks:run", True),
-        ("/api/apiKeys", "tasks:run", True),
-        ("/api/APIKeys", "tasks:run", True),
-        ("/tokens/refresh", "tasks:run", True),
-        ("/reset-password", "tasks:run", True),
-        ("/users/{id}/roles", "tasks:run", True),
-        ("/settings", "admin:config", True),
-        ("/settings", "users.write", True),
-        ("/invitations", "tasks:run", True),
-        ("/secrets", "tasks:run", True),
-        ("/sessions/{id}", "tasks:run", True),
-        ("/tasks/{user_id}", "tasks:run", False),
+        *((path, "tasks:run", True) for path in FLAGGED),
+        *(("/settings", permission, True) for permission in ("admin:config", "users.write")),
+        *((path, "tasks:run", False) for path in ("/tasks/{user_id}", "/tokenizer")),
         ("/keyboards", "monkeys:feed", False),
-        ("/tokenizer", "tasks:run", False),
     ],
 )
 def test_administration_that_lets_keys_pass_is_flagged(
-    starlette_auth: StarletteAuth[str], path: str, permission: str, flagged: bool
+    path: str, permission: str, flagged: bool
 ) -> None:
-    guarded = starlette_auth.require(permission)(ok)
-    app = Starlette(routes=[Route(path, guarded, methods=["POST"])])
-    report = list_routes(app)
-    assert bool(report.flagged) is flagged
-    assert report.ok is not flagged
+    def report(guard: Callable[..., Any], method: str) -> Any:
+        return list_routes(Starlette(routes=[Route(path, guard(permission)(ok), methods=[method])]))
 
+    assert bool(report(STARLETTE.require, "POST").flagged) is flagged
+    assert report(STARLETTE.require, "POST").ok is not flagged
     # Reading is not flagged, and neither is what demands a login.
-    reading = Starlette(routes=[Route(path, guarded)])
-    assert audit_routes(reading).ok
-    strict = starlette_auth.require_interactive(permission)(ok)
-    assert audit_routes(Starlette(routes=[Route(path, strict, methods=["POST"])])).ok
+    assert report(STARLETTE.require, "GET").ok
+    assert report(STARLETTE.require_interactive, "POST").ok
 
 
-def test_what_is_public_in_code_is_flagged_until_it_is_accepted_by_name(
-    starlette_auth: StarletteAuth[str],
-) -> None:
-    sign_up = starlette_auth.public(lambda _: Response())
+def test_what_is_public_in_code_is_flagged_until_it_is_accepted_by_name() -> None:
+    sign_up = STARLETTE.public(lambda _: Response())
     app = Starlette(routes=[Route("/users", sign_up, methods=["POST"])])
     assert [route.access for route in list_routes(app).flagged] == ["public"]
     assert audit_routes(app, accepted=["POST /users"]).ok
@@ -228,8 +224,8 @@ def test_what_is_public_in_code_is_flagged_until_it_is_accepted_by_name(
     assert audit_routes(app, public=["/users"]).ok
 
 
-def test_a_list_entry_without_a_route_fails(starlette_auth: StarletteAuth[str]) -> None:
-    guarded = starlette_auth.require()(ok)
+def test_a_list_entry_without_a_route_fails() -> None:
+    guarded = STARLETTE.require()(ok)
     app = Starlette(routes=[Route("/a", guarded), Route("/open", lambda _: Response())])
     report = list_routes(app, public=["/open", "/a", "/gone"], accepted=["/a"])
     # A guarded route is not opened by a list, and not silently listed.
@@ -251,14 +247,12 @@ def test_a_path_in_the_list_is_exact() -> None:
     ]
 
 
-def test_what_the_application_guards_itself_is_listed_as_that(
-    starlette_auth: StarletteAuth[str],
-) -> None:
+def test_what_the_application_guards_itself_is_listed_as_that() -> None:
     app = Starlette(
         routes=[
             Route("/profile", ok, methods=["GET", "POST"]),
             Route("/users", ok, methods=["POST"]),
-            Route("/mine", starlette_auth.require("a")(ok)),
+            Route("/mine", STARLETTE.require("a")(ok)),
         ]
     )
     report = audit_routes(app, own_guard=["/profile", "POST /users"], public=[])
@@ -298,9 +292,7 @@ def decorated(view: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def test_starlette_a_mark_on_an_endpoint_or_a_mount(
-    starlette_auth: StarletteAuth[str],
-) -> None:
+def test_starlette_a_mark_on_an_endpoint_or_a_mount() -> None:
     async def own(request: Request) -> Response:
         return JSONResponse(None)
 
@@ -312,43 +304,29 @@ def test_starlette_a_mark_on_an_endpoint_or_a_mount(
         async def get(self, request: Request) -> Response:
             return JSONResponse(None)
 
-        @starlette_auth.require("a")
+        @STARLETTE.require("a")
         async def post(self, request: Request) -> Response:
             return JSONResponse(None)
 
     own_guard(own)
-    app = Starlette(
-        routes=[
-            Route("/own", own),
-            Route("/wrapped", decorated(own)),
-            Route("/partial", functools.partial(own)),
-            Route("/public", starlette_auth.public(functools.partial(ok))),
-            Route("/guarded", starlette_auth.require("a")(own_guard(both))),
-            Route("/class", Marked),
-            Mount("/files", own_guard(StaticFiles(directory="."))),
-            Mount("/other", StaticFiles(directory=".")),
-        ]
+    guarded = STARLETTE.require("a")(own_guard(both))
+    check(
+        (Route("/own", own), {"GET,HEAD /own": OWN}),
+        (Route("/wrapped", decorated(own)), {"GET,HEAD /wrapped": OWN}),
+        (Route("/partial", functools.partial(own)), {"GET,HEAD /partial": OWN}),
+        (Route("/guarded", guarded), {"GET,HEAD /guarded": "permissions: a"}),
+        (Route("/class", Marked), {"GET,HEAD /class": OWN, "POST /class": "permissions: a"}),
+        (Mount("/files", own_guard(StaticFiles(directory="."))), {"* /files": OWN}),
     )
-    assert listed(app) == {
-        "GET,HEAD /own": OWN,
-        "GET,HEAD /wrapped": OWN,
-        "GET,HEAD /partial": OWN,
-        "GET,HEAD /public": "public",
-        "GET,HEAD /guarded": "permissions: a",
-        "GET,HEAD /class": OWN,
-        "POST /class": "permissions: a",
-        "* /files": OWN,
-        "* /other": "undeclared",
-    }
 
 
-def test_fastapi_a_mark_on_what_a_route_depends_on(fastapi_auth: FastAPIAuth[str]) -> None:
+def test_fastapi_a_mark_on_what_a_route_depends_on() -> None:
     def current_user(name: Annotated[str, Depends(log_in)]) -> str:
         return name
 
     guarded = APIRouter(prefix="/guarded", dependencies=[Depends(log_in)])
     guarded.get("")(lambda: None)
-    guarded.get("/key", dependencies=[fastapi_auth.require("a")])(lambda: None)
+    guarded.get("/key", dependencies=[FASTAPI.require("a")])(lambda: None)
     app = bare_fastapi()
     app.get("/me", dependencies=[Depends(current_user)])(lambda: None)
     app.get("/mine")(own_guard(lambda: None))
@@ -377,105 +355,64 @@ def test_flask_a_mark_on_a_view_or_what_runs_before_it() -> None:
     @own_guard
     def check() -> None: ...
 
-    @app.get("/a")
-    @decorated
     @own_guard
-    def a() -> str:
-        return ""
-
-    @app.get("/b")
-    @auth.require("b")
-    @own_guard
-    def b() -> str:
-        return ""
-
-    @app.get("/c")
-    def c() -> str:
+    def own() -> str:
         return ""
 
     class Items(MethodView):
-        @own_guard
-        def get(self) -> str:
-            return ""
+        get = own
 
         def post(self) -> str:
             return ""
 
+    app.get("/a", endpoint="a")(decorated(own))
+    app.get("/b", endpoint="b")(auth.require("b")(own_guard(lambda: "")))
     app.add_url_rule("/items", view_func=Items.as_view("items"))
     blueprint.get("/d")(lambda: "")
     # The blueprint is protected, and the mark is a declaration. Without one this is an error.
     app.register_blueprint(blueprint)
-    found = listed(app)
-    assert found["GET,HEAD,OPTIONS /a"] == OWN
-    assert found["GET,HEAD,OPTIONS /b"] == "permissions: b"
-    assert found["GET,HEAD,OPTIONS /c"] == "undeclared"
-    assert found["GET /items"] == OWN
-    assert found["GET,HEAD,OPTIONS /closed/d"] == OWN
+    assert listed(app) == {
+        "GET,HEAD,OPTIONS /a": OWN,
+        "GET,HEAD,OPTIONS /b": "permissions: b",
+        "GET /items": OWN,
+        "HEAD,OPTIONS,POST /items": "undeclared",
+        "GET,HEAD,OPTIONS /closed/d": OWN,
+    }
 
 
 def test_litestar_a_mark_on_a_guard_a_handler_or_a_path() -> None:
     @own_guard
     def is_active(_connection: Any, _handler: Any) -> None: ...
 
-    auth = LitestarAuth(authenticator(), paths={"/jobs/*": own_guard, "/health": None})
-
     async def handler() -> None: ...
 
+    @own_guard
     async def marked() -> None: ...
 
-    own_guard(marked)
-    under = litestar.Router(
-        "/under", route_handlers=[litestar.get("/x")(handler)], guards=[is_active]
-    )
-    app = Litestar(
-        [
-            litestar.get("/a", guards=[is_active])(handler),
-            litestar.get("/b")(marked),
-            own_guard(litestar.get("/above")(handler)),
-            litestar.get("/c", guards=[is_active, auth.require("c")])(handler),
-            litestar.get("/jobs/x")(handler),
-            litestar.get("/health")(handler),
-            under,
-        ],
-        plugins=[auth],
-        openapi_config=None,
-        logging_config=None,
-    )
-    assert listed(app) == {
-        "GET /a": OWN,
-        "OPTIONS /a": OWN,
-        "GET /b": OWN,
-        "OPTIONS /b": OWN,
-        "GET /above": OWN,
-        "OPTIONS /above": OWN,
-        "GET /c": "permissions: c",
-        "OPTIONS /c": "permissions: c",
-        "GET /jobs/x": OWN,
-        "OPTIONS /jobs/x": OWN,
-        "GET /health": "public",
-        "OPTIONS /health": "public",
-        "GET /under/x": OWN,
-        "OPTIONS /under/x": OWN,
+    def get(path: str, *guards: Any) -> Any:
+        return litestar.get(path, guards=guards)(handler)
+
+    auth = LitestarAuth(authenticator(), paths={"/jobs/*": own_guard, "/health": None})
+    under = litestar.Router("/under", route_handlers=[get("/x")], guards=[is_active])
+    handlers = [get("/a", is_active), litestar.get("/b")(marked), own_guard(get("/above"))]
+    handlers += [get("/c", is_active, auth.require("c")), get("/jobs/x"), get("/health"), under]
+    own = ("/a", "/b", "/above", "/jobs/x", "/under/x")
+    assert listed(bare_litestar(*handlers, plugins=[auth])) == {
+        f"{method} {path}": policy
+        for method in ("GET", "OPTIONS")
+        for path, policy in (
+            dict.fromkeys(own, OWN) | {"/c": "permissions: c", "/health": "public"}
+        ).items()
     }
 
-
-def test_litestar_a_mark_takes_nothing_off_a_guard_of_the_application() -> None:
-    @own_guard
-    def is_active(_connection: Any, _handler: Any) -> None: ...
-
-    async def handler() -> None: ...
-
+    # A mark takes nothing off a guard of the application, without which the default is for what says nothing.
     auth = LitestarAuth(authenticator(), paths={"/b": own_guard}, default=own_guard)
-    handlers = [litestar.get("/a", guards=[is_active])(handler), litestar.get("/b")(handler)]
-    more: dict[str, Any] = {"openapi_config": None, "logging_config": None}
-    app = Litestar(handlers, plugins=[auth], guards=[auth.require("a")], **more)
+    app = bare_litestar(get("/a", is_active), get("/b"), plugins=[auth], guards=[auth.require("a")])
     assert set(listed(app).values()) == {"permissions: a"}
-    # Without that guard the default is for what says nothing.
-    other = Litestar([litestar.get("/c")(handler)], plugins=[auth], **more)
-    assert set(listed(other).values()) == {OWN}
+    assert set(listed(bare_litestar(get("/c"), plugins=[auth])).values()) == {OWN}
 
 
-def test_a_mark_beside_public_is_a_contradiction(starlette_auth: StarletteAuth[str]) -> None:
+def test_a_mark_beside_public_is_a_contradiction() -> None:
     async def own(request: Request) -> Response:
         return JSONResponse(None)
 
@@ -485,7 +422,7 @@ def test_a_mark_beside_public_is_a_contradiction(starlette_auth: StarletteAuth[s
     assert list_routes(app, own_guard=["/own"]).unused == ("/own",)
     contradiction = "GET,HEAD /own: is declared both public and guarded by the application. Remove one of the two."
     assert list_routes(app, public=["/own"]).problems == (contradiction,)
-    starlette_auth.public(own)
+    STARLETTE.public(own)
     assert list_routes(app).problems == (contradiction,)
 
 
@@ -527,21 +464,17 @@ def test_policies_in_one_line() -> None:
     assert shown(require("a"), require_key("b")) == "API key; permissions: a, b"
 
 
-def test_a_route_for_keys_may_look_like_administration_only_by_name(
-    starlette_auth: StarletteAuth[str],
-) -> None:
-    issue = Route("/tokens", starlette_auth.require_key("tokens:issue")(ok), methods=["POST"])
+def test_a_route_for_keys_may_look_like_administration_only_by_name() -> None:
+    issue = Route("/tokens", STARLETTE.require_key("tokens:issue")(ok), methods=["POST"])
     app = Starlette(routes=[issue])
     assert "accepts API keys" in list_routes(app).problems[0]
     assert audit_routes(app, accepted=["POST /tokens"]).ok
-    other = Route("/tokens", starlette_auth.require_login("tokens:issue")(ok), methods=["POST"])
+    other = Route("/tokens", STARLETTE.require_login("tokens:issue")(ok), methods=["POST"])
     assert audit_routes(Starlette(routes=[other])).ok
 
 
-def test_a_route_that_demands_a_key_and_a_login_lets_nobody_pass(
-    starlette_auth: StarletteAuth[str],
-) -> None:
-    auth = starlette_auth
+def test_a_route_that_demands_a_key_and_a_login_lets_nobody_pass() -> None:
+    auth = STARLETTE
     for guard, access in (
         (auth.require_login(), "login"),
         (auth.require_interactive(), "interactive"),
@@ -557,10 +490,8 @@ def test_a_route_that_demands_a_key_and_a_login_lets_nobody_pass(
 # Starlette.
 
 
-def test_starlette_methods_mounts_hosts_and_websockets(
-    starlette_auth: StarletteAuth[str], tmp_path: Path
-) -> None:
-    guard = starlette_auth.require("a")
+def test_starlette_methods_mounts_hosts_and_websockets(tmp_path: Path) -> None:
+    guard = STARLETTE.require("a")
 
     class Items(HTTPEndpoint):
         @guard
@@ -579,110 +510,71 @@ def test_starlette_methods_mounts_hosts_and_websockets(
     class Raw:
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
 
-    inner = Starlette(routes=[Route("/x", guard(ok))])
-    app = Starlette(
-        routes=[
-            Route("/items", Items),
-            Route("/only-get", Items, methods=["GET"]),
-            Route("/partial", functools.partial(guard(ok))),
-            Route("/raw", Raw()),
-            Route("/raw-guarded", starlette_auth.declare(Raw(), require_interactive())),
-            WebSocketRoute("/feed", Feed),
-            WebSocketRoute("/open-feed", Open),
-            Mount("/app", inner),
-            Mount("/list", routes=[Mount("/deep", routes=[Route("/y", ok)])]),
-            Mount("/static", StaticFiles(directory=tmp_path)),
-            Mount("/assets", starlette_auth.public(StaticFiles(directory=tmp_path))),
-            Host("api.example.org", Router([Route("/z", guard(ok))])),
-        ]
-    )
-    assert listed(app) == {
-        "GET,HEAD /items": "permissions: a",
-        "DELETE /items": "undeclared",
-        "GET,HEAD /only-get": "permissions: a",
-        "GET,HEAD /partial": "permissions: a",
-        "* /raw": "undeclared",
-        "* /raw-guarded": "interactive",
-        "WEBSOCKET /feed": "permissions: a",
-        "WEBSOCKET /open-feed": "undeclared",
-        "GET,HEAD /app/x": "permissions: a",
-        "GET,HEAD /list/deep/y": "undeclared",
-        "* /static": "undeclared",
-        "* /assets": "public",
-        "GET,HEAD //api.example.org/z": "permissions: a",
-    }
-
-
-def test_what_stands_behind_the_middleware_of_a_mount_is_read(
-    starlette_auth: StarletteAuth[str], tmp_path: Path
-) -> None:
-    zipped = [Middleware(GZipMiddleware)]
-    guarded = Starlette(routes=[Route("/x", starlette_auth.require("a")(ok))])
-    files = StaticFiles(directory=tmp_path)
-    public = starlette_auth.public(StaticFiles(directory=tmp_path))
-    mounts: list[BaseRoute] = [
-        Mount("/app", guarded, middleware=zipped),
-        Mount("/files", files, middleware=zipped),
-        Mount("/assets", public, middleware=zipped),
-        # Nothing shows that an object of the application serves only what it stands around.
-        Mount("/wrapped", GZipMiddleware(guarded)),
-    ]
-    assert listed(Starlette(routes=mounts)) == {
-        "GET,HEAD /app/x": "permissions: a",
-        "* /files": "undeclared",
-        "* /assets": "public",
-        "* /wrapped": "undeclared",
-    }
-
-
-def test_a_decorator_that_hides_a_guard_hides_it_from_the_audit_too(
-    starlette_auth: StarletteAuth[str],
-) -> None:
-    def unwrapped(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-        async def answer(request: Request) -> Any:
-            return await endpoint(request)
-
-        return answer
-
-    app = Starlette(routes=[Route("/x", unwrapped(starlette_auth.require()(ok)))])
-    assert listed(app) == {"GET,HEAD /x": "undeclared"}
-
-
-def test_routes_of_an_unknown_kind_are_undeclared() -> None:
     class UnknownRoute(BaseRoute):
         def matches(self, scope: Any) -> Any:
             return Match.NONE, {}
 
-    assert listed(Starlette(routes=[UnknownRoute()])) == {"* /": "undeclared"}
+    async def hides_its_guard(request: Request) -> Any:
+        return await guard(ok)(request)
+
+    by_permission, undeclared = "permissions: a", "undeclared"
+    inner = Starlette(routes=[Route("/x", guard(ok))])
+    raw_guarded = STARLETTE.declare(Raw(), require_interactive())
+    files, public = StaticFiles(directory=tmp_path), StaticFiles(directory=tmp_path)
+    STARLETTE.public(public)
+    zipped = [Middleware(GZipMiddleware)]
+    deep = Mount("/list", routes=[Mount("/deep", routes=[Route("/y", ok)])])
+    host = Host("api.example.org", Router([Route("/z", guard(ok))]))
+    check(
+        (Route("/items", Items), {"GET,HEAD /items": by_permission, "DELETE /items": undeclared}),
+        (Route("/get", Items, methods=["GET"]), {"GET,HEAD /get": by_permission}),
+        (Route("/partial", functools.partial(guard(ok))), {"GET,HEAD /partial": by_permission}),
+        (Route("/public", STARLETTE.public(functools.partial(ok))), {"GET,HEAD /public": "public"}),
+        (Route("/hidden", hides_its_guard), {"GET,HEAD /hidden": undeclared}),
+        (Route("/raw", Raw()), {"* /raw": undeclared}),
+        (Route("/raw-guarded", raw_guarded), {"* /raw-guarded": "interactive"}),
+        (WebSocketRoute("/feed", Feed), {"WEBSOCKET /feed": by_permission}),
+        (WebSocketRoute("/open-feed", Open), {"WEBSOCKET /open-feed": undeclared}),
+        (UnknownRoute(), {"* /": undeclared}),
+        (deep, {"GET,HEAD /list/deep/y": undeclared}),
+        (host, {"GET,HEAD //api.example.org/z": by_permission}),
+        (Mount("/app", inner), {"GET,HEAD /app/x": by_permission}),
+        (Mount("/static", files), {"* /static": undeclared}),
+        (Mount("/assets", public), {"* /assets": "public"}),
+        # What stands behind the middleware of a mount is read.
+        (Mount("/zipped", inner, middleware=zipped), {"GET,HEAD /zipped/x": by_permission}),
+        (Mount("/zipped-files", files, middleware=zipped), {"* /zipped-files": undeclared}),
+        (Mount("/zipped-assets", public, middleware=zipped), {"* /zipped-assets": "public"}),
+        # Nothing shows that an object of the application serves only what it stands around.
+        (Mount("/wrapped", GZipMiddleware(inner)), {"* /wrapped": undeclared}),
+    )
 
 
-def test_what_answers_instead_of_404_is_listed(starlette_auth: StarletteAuth[str]) -> None:
+def test_what_answers_instead_of_404_is_listed() -> None:
     async def fallback(scope: Any, receive: Any, send: Any) -> None: ...
 
     assert listed(Router([], default=fallback)) == {"* /…": "undeclared"}
-    assert listed(Router([], default=starlette_auth.public(fallback))) == {"* /…": "public"}
+    assert listed(Router([], default=STARLETTE.public(fallback))) == {"* /…": "public"}
     mounted = Starlette(routes=[Mount("/sub", Router([], default=StaticFiles))])
     assert listed(mounted) == {"* /sub/…": "undeclared"}
 
 
-def test_public_and_guarded_is_a_contradiction(starlette_auth: StarletteAuth[str]) -> None:
+def test_public_and_guarded_is_a_contradiction() -> None:
     with pytest.raises(ConfigurationError, match="public and guarded"):
-        starlette_auth.public(starlette_auth.require()(ok))
+        STARLETTE.public(STARLETTE.require()(ok))
 
     async def view(request: Request) -> Response:
         return Response()
 
     with pytest.raises(ConfigurationError, match="public and guarded"):
-        starlette_auth.require()(starlette_auth.public(view))
+        STARLETTE.require()(STARLETTE.public(view))
 
 
 # FastAPI.
 
 
-def test_fastapi_reads_guards_wherever_a_dependency_may_stand(
-    fastapi_auth: FastAPIAuth[str],
-) -> None:
-    auth = fastapi_auth
+def test_fastapi_reads_guards_wherever_a_dependency_may_stand() -> None:
+    auth = FASTAPI
     Current = Annotated[Principal[str], auth.principal]  # noqa: N806
 
     def deep(principal: Current) -> None: ...
@@ -736,9 +628,9 @@ def test_fastapi_reads_guards_wherever_a_dependency_may_stand(
 
 
 def test_fastapi_dependencies_of_the_application_reach_routes_and_nothing_else(
-    fastapi_auth: FastAPIAuth[str], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    app = FastAPI(dependencies=[fastapi_auth.require("a")])
+    app = FastAPI(dependencies=[FASTAPI.require("a")])
     app.mount("/static", StaticFiles(directory=tmp_path))
 
     @app.get("/x")
@@ -751,9 +643,9 @@ def test_fastapi_dependencies_of_the_application_reach_routes_and_nothing_else(
     }
 
 
-def test_fastapi_mounts_within_routers_and_applications(fastapi_auth: FastAPIAuth[str]) -> None:
+def test_fastapi_mounts_within_routers_and_applications() -> None:
     sub = bare_fastapi()
-    sub.get("/x", dependencies=[fastapi_auth.require()])(lambda: None)
+    sub.get("/x", dependencies=[FASTAPI.require()])(lambda: None)
     app = bare_fastapi()
     app.mount("/m", Starlette(routes=[Mount("/n", sub)]))
     expected = {"GET /m/n/x"}
@@ -767,31 +659,29 @@ def test_fastapi_mounts_within_routers_and_applications(fastapi_auth: FastAPIAut
     assert listed(app) == dict.fromkeys(expected, "authenticated")
 
 
-def test_fastapi_a_guard_that_is_replaced_does_not_count(fastapi_auth: FastAPIAuth[str]) -> None:
+def test_fastapi_a_guard_that_is_replaced_does_not_count() -> None:
     app = bare_fastapi()
-    app.get("/x", dependencies=[fastapi_auth.principal])(lambda: None)
+    app.get("/x", dependencies=[FASTAPI.principal])(lambda: None)
     assert listed(app) == {"GET /x": "authenticated"}
-    app.dependency_overrides[fastapi_auth.principal.dependency] = lambda: None
+    app.dependency_overrides[FASTAPI.principal.dependency] = lambda: None
     assert listed(app) == {"GET /x": "undeclared"}
 
 
-def test_fastapi_public_and_guarded_is_flagged(fastapi_auth: FastAPIAuth[str]) -> None:
-    app = bare_fastapi(dependencies=[fastapi_auth.principal])
+def test_fastapi_public_and_guarded_is_flagged() -> None:
+    app = bare_fastapi(dependencies=[FASTAPI.principal])
 
     @app.get("/x")
-    @fastapi_auth.public
+    @FASTAPI.public
     def x() -> None: ...
 
     (route,) = list_routes(app).flagged
     assert route.problems == ("is declared public and guarded as well. Remove one of the two.",)
 
 
-def test_fastapi_before_included_routers_stayed_together(
-    fastapi_auth: FastAPIAuth[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fastapi_before_included_routers_stayed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("fastapi.routing.iter_route_contexts", raising=False)
     app = bare_fastapi()
-    app.get("/x", dependencies=[fastapi_auth.require("a")])(lambda: None)
+    app.get("/x", dependencies=[FASTAPI.require("a")])(lambda: None)
     assert listed(app) == {"GET /x": "permissions: a"}
 
 
@@ -799,34 +689,14 @@ def test_fastapi_before_included_routers_stayed_together(
 
 
 def test_flask_reads_views_blueprints_and_classes() -> None:
-    app = Flask(__name__, static_folder=None)
+    app = Flask(__name__)
     auth = flask_auth(app)
     closed = Blueprint("closed", __name__, url_prefix="/closed")
     strict = Blueprint("strict", __name__, url_prefix="/strict", subdomain="admin")
+    methods = Blueprint("methods", __name__, url_prefix="/methods")
     auth.protect(closed, require("a"))
     auth.protect(strict)
-    methods = Blueprint("methods", __name__, url_prefix="/methods")
     auth.protect(methods, require("read"), unsafe=require("write"))
-
-    @methods.route("/", methods=["GET", "PUT"])
-    def by_method() -> str:
-        return ""
-
-    @app.get("/open")
-    @auth.public
-    def opened() -> str:
-        return ""
-
-    @app.get("/nothing")
-    def nothing() -> str:
-        return ""
-
-    @closed.post("/x")
-    @auth.require("b")
-    def x() -> str:
-        return ""
-
-    strict.add_url_rule("/y", "y", methods=["GET"])
 
     class Items(MethodView):
         @auth.require("read")
@@ -836,21 +706,38 @@ def test_flask_reads_views_blueprints_and_classes() -> None:
         def delete(self) -> str:
             return ""
 
+    app.get("/open", endpoint="open")(auth.public(lambda: ""))
+    app.add_url_rule("/nothing", "nothing", lambda: "")
     app.add_url_rule("/items", view_func=Items.as_view("items"))
-    app.register_blueprint(closed)
-    app.register_blueprint(strict)
-    app.register_blueprint(methods)
+    app.add_url_rule("/swagger", "swagger", lambda: "")
+    app.add_url_rule("/ws", "ws", lambda: "", websocket=True)
+    methods.add_url_rule("/", "both", lambda: "", methods=["GET", "PUT"])
+    closed.post("/x", endpoint="x")(auth.require("b")(lambda: ""))
+    strict.add_url_rule("/y", "y", methods=["GET"])
+    for blueprint in (closed, strict, methods):
+        app.register_blueprint(blueprint)
     # By hand, so that nothing but the audit looks at it.
-    app.view_functions["strict.y"] = nothing
-    assert listed(app) == {
+    app.view_functions["strict.y"] = lambda: ""
+    found = {
         "GET,HEAD,OPTIONS /open": "public",
         "GET,HEAD,OPTIONS /nothing": "undeclared",
         "GET,HEAD /items": "permissions: read",
         "DELETE,OPTIONS /items": "undeclared",
+        "GET,HEAD,OPTIONS /swagger": "undeclared",
+        "WEBSOCKET /ws": "undeclared",
         "OPTIONS,POST /closed/x": "permissions: a, b",
         "GET,HEAD,OPTIONS /methods/": "permissions: read",
         "PUT /methods/": "permissions: write",
         "GET,HEAD,OPTIONS //admin/strict/y": "undeclared",
+        "GET,HEAD,OPTIONS /static/<path:filename>": "undeclared",
+    }
+    assert listed(app) == found
+    # Views that are declared by their endpoint.
+    auth.declare_view(app, "static", None)
+    auth.declare_view(app, "swagger", require("docs"))
+    assert listed(app) == found | {
+        "GET,HEAD,OPTIONS /static/<path:filename>": "public",
+        "GET,HEAD,OPTIONS /swagger": "permissions: docs",
     }
 
 
@@ -869,25 +756,9 @@ def test_flask_a_guard_above_its_route_protects_nothing() -> None:
     assert any("is above the route" in problem for problem in report.problems)
 
 
-def test_flask_views_that_are_declared_by_their_endpoint() -> None:
+def test_flask_without_the_adapter() -> None:
     app = Flask(__name__)
-    auth = flask_auth(app)
-    auth.declare_view(app, "static", None)
-    auth.declare_view(app, "swagger", require("docs"))
-    app.add_url_rule("/swagger", "swagger", lambda: "")
-    assert listed(app) == {
-        "GET,HEAD,OPTIONS /static/<path:filename>": "public",
-        "GET,HEAD,OPTIONS /swagger": "permissions: docs",
-    }
-
-
-def test_flask_without_the_adapter_and_with_websockets() -> None:
-    app = Flask(__name__)
-    app.add_url_rule("/ws", "ws", lambda: "", websocket=True)
-    assert listed(app) == {
-        "GET,HEAD,OPTIONS /static/<path:filename>": "undeclared",
-        "WEBSOCKET /ws": "undeclared",
-    }
+    assert listed(app) == {"GET,HEAD,OPTIONS /static/<path:filename>": "undeclared"}
 
 
 # Litestar.
@@ -896,26 +767,20 @@ def test_flask_without_the_adapter_and_with_websockets() -> None:
 def test_litestar_reads_layers_websockets_mounts_and_pages() -> None:
     auth = LitestarAuth(authenticator())
 
-    @litestar.get("/x", guards=[auth.require("b")])
-    async def x() -> None: ...
+    async def answer() -> None: ...
 
-    @litestar.post("/open", opt=auth.public)
-    async def opened() -> None: ...
+    async def raw(scope: Any, receive: Any, send: Any) -> None: ...
 
     @litestar.websocket("/ws", guards=[auth.require_interactive()])
     async def ws(socket: litestar.WebSocket[Any, Any, Any]) -> None: ...
 
-    @litestar.asgi("/raw", opt=auth.public, copy_scope=True)
-    async def raw(scope: Any, receive: Any, send: Any) -> None: ...
-
-    @litestar.asgi("/mounted", is_mount=True, guards=[auth.require()], copy_scope=True)
-    async def mounted(scope: Any, receive: Any, send: Any) -> None: ...
-
+    x = litestar.get("/x", guards=[auth.require("b")])(answer)
     layer = litestar.Router("/layer", route_handlers=[x], guards=[auth.require("a")])
-    app = Litestar(
-        [layer, opened, ws, raw, mounted], plugins=[auth], openapi_config=None, logging_config=None
-    )
-    report = audit_routes(app)
+    opened = litestar.post("/open", opt=auth.public)(answer)
+    public = litestar.asgi("/raw", opt=auth.public, copy_scope=True)(raw)
+    guards = [auth.require()]
+    mounted = litestar.asgi("/mounted", is_mount=True, guards=guards, copy_scope=True)(raw)
+    report = audit_routes(bare_litestar(layer, opened, ws, public, mounted, plugins=[auth]))
     assert policies(report) == {
         "GET /layer/x": "permissions: a, b",
         "OPTIONS /layer/x": "permissions: a, b",
@@ -932,14 +797,11 @@ def test_litestar_without_the_plugin_is_undeclared() -> None:
     @litestar.get("/x")
     async def x() -> None: ...
 
-    app = Litestar([x], openapi_config=None, logging_config=None)
+    app = bare_litestar(x)
     assert set(listed(app).values()) == {"undeclared"}
     assert audit_routes(app, public=["GET /x"]).ok
     # Mounted elsewhere it is read as well.
-    assert set(listed(Starlette(routes=[Mount("/sub", app)]))) == {
-        "GET /sub/x",
-        "OPTIONS /sub/x",
-    }
+    assert set(listed(Starlette(routes=[Mount("/sub", app)]))) == {"GET /sub/x", "OPTIONS /sub/x"}
 
 
 def test_an_adapter_registers_its_reader() -> None:
@@ -972,17 +834,15 @@ def test_an_application_whose_adapter_was_not_imported_is_read() -> None:
     assert ended.stdout == "GET,HEAD /x\n"
 
 
-def test_an_endpoint_is_named_as_the_application_knows_it(
-    starlette_auth: StarletteAuth[str],
-) -> None:
+def test_an_endpoint_is_named_as_the_application_knows_it() -> None:
 
     def make() -> Callable[..., Any]:
-        @starlette_auth.require()
+        @STARLETTE.require()
         async def tasks(_request: Any) -> Any: ...
 
         return tasks
 
-    app = Starlette(routes=[Route("/tasks", make()), *starlette_auth.key_routes()])
+    app = Starlette(routes=[Route("/tasks", make()), *STARLETTE.key_routes()])
     names = [route.name for route in list_routes(app).routes]
     assert names[:3] == ["tasks", "list_keys", "create_key"]
 
