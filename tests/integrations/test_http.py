@@ -125,6 +125,20 @@ def test_any_body_is_a_request_or_invalid(body: bytes) -> None:
         assert (status, bool(wrong_fields(content))) in {(201, False), (422, True)}
 
 
+def test_the_error_of_a_member_names_its_unit_and_what_null_means() -> None:
+    wrong = {"expires_in_days": 0, "description": 1, "labels": 1, "networks": 1, "scopes": 1}
+    _, content = asked("/api/keys", method="POST", json={"name": "k", **wrong})
+    messages = {error["field"]: error["message"] for error in content["errors"]}
+    assert messages.keys() == wrong.keys()
+    assert "days" in messages["expires_in_days"]
+    meanings = {"expires_in_days": "no end", "networks": "everywhere", "scopes": "all of yours"}
+    for name, message in messages.items():
+        assert f"null for {meanings.get(name, 'none')}." in message
+    rotate = f"/api/keys/{WORLD.names['key_id']}/rotate"
+    _, content = asked(rotate, method="POST", json={"overlap_seconds": -1})
+    assert "seconds" in content["errors"][0]["message"]
+
+
 MOMENTS = {"created_before", "unused_since", "expires_before"}
 
 

@@ -339,13 +339,16 @@ def clean(name: str, value: Any) -> Any:
     row, given = FIELD_OF[name], INPUTS[name]
     if not row.is_required and value is None:
         return row.empty
+    null = "" if row.is_required else f", or null for {given.null_means}"
     if row.kind is FieldKind.TEXT:
+        if not isinstance(value, str):
+            raise ValueError(f"Give a text{null}.")
         return _clean_line(value, given) or row.empty
     # A single text would become a set of letters, and an object the set of its names.
     is_list = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
     items: list[Any] = [*value] if is_list else [None]
     if not all(isinstance(item, str) for item in items):
-        raise ValueError(f"Give a list of {name} as texts, or null for {given.null_means}.")
+        raise ValueError(f"Give a list of {name} as texts{null}.")
     texts: frozenset[str] = frozenset(items)
     if len(texts) > given.most:
         raise ValueError(f"Choose at most {given.most} {name}.")
@@ -357,11 +360,9 @@ def clean(name: str, value: Any) -> Any:
     return texts if given.read is None else frozenset(map(given.read, texts))
 
 
-def _clean_line(text: object, given: FieldInput) -> str:
+def _clean_line(text: str, given: FieldInput) -> str:
     import unicodedata  # a separate shared library, and few programs make keys
 
-    if not isinstance(text, str):
-        raise ValueError("Give a text.")  # noqa: TRY004 - an error of the input
     line = text.strip()
     # At most four code points compose to one, so a longer text is too long in any case; and
     # the time of normalising grows with the square of the length.

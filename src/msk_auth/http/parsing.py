@@ -182,21 +182,23 @@ def _texts(value: object) -> list[str]:
     return cast("list[str]", items)
 
 
-def _whole(value: object, least: int, most: int) -> int:
+def _whole(value: object, least: int, most: int, unit: str) -> int:
     # To JSON Schema 30.0 is an integer. `true` is an int in Python but not a number in JSON.
     if type(value) is float and value.is_integer():
         value = int(value)
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"Choose a whole number between {least} and {most}.")
+        raise ValueError(f"Choose a whole number between {least} and {most} {unit}.")
     return value
 
 
 def _lifetime(value: object) -> Lifetime:
-    return "unlimited" if value is None else timedelta(days=_whole(value, 1, MAX_LIFETIME.days))
+    if value is None:
+        return "unlimited"
+    return timedelta(days=_whole(value, 1, MAX_LIFETIME.days, "days, or null for no end"))
 
 
 def _overlap(value: object) -> timedelta:
-    return timedelta(seconds=_whole(value, 0, int(MAX_OVERLAP.total_seconds())))
+    return timedelta(seconds=_whole(value, 0, int(MAX_OVERLAP.total_seconds()), "seconds"))
 
 
 _NEW_KEY: Final[Mapping[str, Reader]] = {
