@@ -12,24 +12,19 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import psycopg
 import pytest
 from sqlalchemy import URL
-from tests.databases import _postgres_binaries, _server_user
 
 ROOT = Path(__file__).parents[2]
-PORT = 5432
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,52 +103,8 @@ def network() -> Iterator[Network]:
                 _ip("netns", "delete", name)
 
 
-@contextmanager
-def postgres(namespace: str) -> Iterator[URL]:
-    """A PostgreSQL of its own in a namespace, on all addresses there; its URL over a socket of this machine.
-
-    From a host its URL is :func:`seen_from` that host.
-    """
-    binaries, user = _postgres_binaries(), _server_user()
-    if binaries is None or user is None or user.pw_uid == 0:
-        pytest.skip("no PostgreSQL binaries, or no user to run them as")
-    folder = Path(tempfile.mkdtemp(prefix="msk-auth-hosts-"))
-    os.chown(folder, user.pw_uid, user.pw_gid)
-    as_user: dict[str, Any] = {"user": user.pw_uid, "group": user.pw_gid, "cwd": folder}
-    try:
-        data = folder / "data"
-        initdb = [binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
-        subprocess.run([*initdb, "-N"], check=True, capture_output=True, **as_user)
-        with (data / "pg_hba.conf").open("a") as access:
-            access.write("host all all 198.18.0.0/15 trust\n")
-        drop = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-        server = [binaries / "postgres", "-D", data, "-h", "*", "-p", str(PORT), "-k", folder, "-F"]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                ["ip", "netns", "exec", namespace, *drop, *server],
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                start_new_session=True,
-            )
-        try:
-            url = URL.create(
-                "postgresql+psycopg",
-                username="postgres",
-                database="postgres",
-                query={"host": str(folder), "port": str(PORT)},
-            )
-            _wait_for(url, process, folder / "log")
-            yield url
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def seen_from(host: Host) -> URL:
-    """The database as a process on this host reaches it.
+def seen_from(host: Host, port: int) -> URL:
+    """The database with this port as a process on this host reaches it.
 
     A lost packet is no error for TCP: without these limits the answer to a lost packet is waited for a quarter of an hour.
     """
@@ -161,7 +112,7 @@ def seen_from(host: Host) -> URL:
         "postgresql+psycopg",
         username="postgres",
         host=host.database,
-        port=PORT,
+        port=port,
         database="postgres",
         query={"connect_timeout": "2", "tcp_user_timeout": "1000"},
     )
@@ -197,19 +148,6 @@ def now() -> int:
 def _pipe(pipe: IO[str] | None) -> IO[str]:
     assert pipe is not None
     return pipe
-
-
-def _wait_for(url: URL, server: subprocess.Popen[bytes], log: Path) -> None:
-    address = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            psycopg.connect(address).close()
-            return
-        except psycopg.OperationalError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(log.read_text("utf-8", "replace"))
-            time.sleep(0.05)
 
 
 def _ip(*words: str) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from examples.task_service.tests.faults.own_postgres import OwnPostgres, own_postgres
 from examples.task_service.tests.faults.proxy import Wire, wire
 from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
+from tests.own_postgres import OwnPostgres, own_postgres
 from tests.stores.support import METADATA, NOW, OWNER, empty_tables, make_record
 
 from msk_auth.batching import BatchedReader

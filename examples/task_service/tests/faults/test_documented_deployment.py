@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from examples.task_service.tests.faults.nursery import ROOT
 from examples.task_service.tests.service_support import ADMIN_PASSWORD
-from tests.databases import _postgres_binaries
+from tests.own_postgres import postgres_binaries
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -125,7 +125,7 @@ def blocks(page: Path, section: str, language: str = "bash") -> list[str]:
 
 def test_the_pages_commands_set_up_a_service(tmp_path: Path) -> None:
     missing = [name for name in ("unshare", "nginx", "curl", "runuser") if not shutil.which(name)]
-    binaries = _postgres_binaries()
+    binaries = postgres_binaries()
     if missing or binaries is None or os.geteuid() != 0:
         pytest.skip(f"needs root, PostgreSQL and nginx; missing: {missing}")
     (settings,) = blocks(ONE_MACHINE, "Write the settings", "ini")

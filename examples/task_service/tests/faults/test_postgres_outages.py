@@ -31,9 +31,9 @@ from examples.task_service.tests.faults.deployment import (
     wait_for_run,
 )
 from examples.task_service.tests.faults.nursery import Nursery, nursery, until
-from examples.task_service.tests.faults.own_postgres import OwnPostgres, own_postgres
 from examples.task_service.tests.faults.proxy import Wire, wire
 from examples.task_service.tests.service_support import ADMIN_PASSWORD, secrets_in
+from tests.own_postgres import OwnPostgres, own_postgres
 
 pytestmark = pytest.mark.faults
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from examples.task_service.tests.faults.own_postgres import OwnPostgres, own_postgres
 from sqlalchemy import make_url
 from tests.databases import postgres_database
+from tests.own_postgres import OwnPostgres, own_postgres
 
 from msk_auth.errors import ConfigurationError
 from task_service.cli import main

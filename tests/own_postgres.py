@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from examples.task_service.tests.faults.nursery import until
-from sqlalchemy import make_url
-from tests.databases import _answers, _postgres_binaries, _server_user
+from sqlalchemy import create_engine, exc
+from sqlalchemy.engine import URL
+from sqlalchemy.engine.url import make_url
 from tests.ports import free_port
+
+# SQLAlchemy 1.4 knows only the older driver.
+POSTGRES_DRIVER = f"postgresql+{'psycopg' if find_spec('psycopg') else 'psycopg2'}"
 
 
 class OwnPostgres:
@@ -26,21 +32,36 @@ class OwnPostgres:
         folder: Where its data and its log go.
         as_user: What `subprocess` needs to start it as another user than root.
         settings: More of its settings.
+        namespace: The network namespace whose addresses it has. This machine reaches it by a socket in its folder.
     """
 
     def __init__(
-        self, binaries: Path, folder: Path, as_user: dict[str, object], settings: dict[str, str]
+        self,
+        binaries: Path,
+        folder: Path,
+        as_user: dict[str, object],
+        settings: dict[str, str],
+        namespace: str | None = None,
     ) -> None:
         self.folder = folder
         self.binaries = binaries
         self.as_user = as_user
         self.port = free_port()
-        self.url = make_url(f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres")
+        self.url = make_url(f"{POSTGRES_DRIVER}://postgres@127.0.0.1:{self.port}/postgres")
         more = [word for name in settings for word in ("-c", f"{name}={settings[name]}")]
         self._command = [
             *(str(binaries / "postgres"), "-D", str(folder / "data"), "-k", str(folder)),
-            *("-h", "127.0.0.1", "-p", str(self.port), *more),
+            *("-h", "127.0.0.1" if namespace is None else "*", "-p", str(self.port), *more),
         ]
+        self._starts_as = as_user
+        if namespace is not None:
+            query = {"host": str(folder), "port": str(self.port)}
+            self.url = self.url.set(host=None, port=None, query=query)
+            # Root enters the namespace, and becomes the user there.
+            users = [f"--reuid={as_user['user']}", f"--regid={as_user['group']}", "--clear-groups"]
+            within = ["ip", "netns", "exec", namespace, "setpriv", *users]
+            self._command = [*within, *self._command]
+            self._starts_as = {"cwd": folder, "start_new_session": True}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,8 +70,14 @@ class OwnPostgres:
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, **self.as_user)
-        until(lambda: _answers(self.url), f"PostgreSQL starts, see {self.folder}/log")
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, **self._starts_as
+            )
+        for _ in range(600):
+            if accepts(self.url):
+                return
+            time.sleep(0.1)
+        pytest.fail((self.folder / "log").read_text("utf-8", "replace"))
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         """SIGINT ends the sessions and stops; SIGQUIT is as a crash."""
@@ -94,22 +121,62 @@ class OwnPostgres:
 
 
 @contextmanager
-def own_postgres(**settings: str) -> Iterator[OwnPostgres]:
+def own_postgres(namespace: str | None = None, **settings: str) -> Iterator[OwnPostgres]:
     """A running PostgreSQL with an empty database; nothing of it is left afterwards."""
-    binaries, user = _postgres_binaries(), _server_user()
+    binaries, user = postgres_binaries(), server_user()
     if binaries is None or user is None:
         pytest.skip("PostgreSQL's programs are not installed: apt-get install postgresql")
-    folder = Path(tempfile.mkdtemp(prefix="task-service-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="msk-auth-postgres-"))
     os.chown(folder, user.pw_uid, user.pw_gid)
     as_user: dict[str, object] = {"cwd": folder, "start_new_session": True}
     if user.pw_uid != os.geteuid():
         as_user |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    server = OwnPostgres(binaries, folder, as_user, settings)
+    server = OwnPostgres(binaries, folder, as_user, settings, namespace)
     try:
         words = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "-N", "-D", str(folder / "data"))
         subprocess.run([binaries / "initdb", *words], check=True, capture_output=True, **as_user)
+        if namespace is not None:
+            with (folder / "data" / "pg_hba.conf").open("a") as access:
+                access.write("host all all 198.18.0.0/15 trust\n")
         server.start()
         yield server
     finally:
         server.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(server: URL, statement: str) -> None:
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(statement)
+    finally:
+        engine.dispose()
+
+
+def accepts(server: URL) -> bool:
+    try:
+        run(server, "SELECT 1")
+    except (OSError, exc.DBAPIError):
+        return False
+    return True
+
+
+def postgres_binaries() -> Path | None:
+    found = shutil.which("initdb")
+    if found is not None:
+        # Beside a link to it the other programs may not be.
+        return Path(found).resolve().parent
+    installed = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    return max((path.parent for path in installed), default=None)
+
+
+def server_user() -> pwd.struct_passwd | None:
+    if os.geteuid() != 0:
+        return pwd.getpwuid(os.geteuid())
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    return None
