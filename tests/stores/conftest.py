@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy.engine import URL
 from tests.databases import mysql_database, postgres_database
+from tests.stores.support import sqlite_url
 
 _LIMITS = (
     "batching.READ_SECONDS",
@@ -36,6 +38,15 @@ def postgres_url() -> Iterator[URL]:
 
 
 @pytest.fixture(scope="session")
-def mysql_url() -> Iterator[URL]:
+def mariadb_url() -> Iterator[URL]:
     with mysql_database() as url:
         yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    """Each database in turn, as the tests before left it."""
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path)
+    url: URL = request.getfixturevalue(f"{request.param}_url")
+    return url

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
+from sqlalchemy import MetaData
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import StaticPool
 from tests.stores.support import (
@@ -23,6 +24,7 @@ from tests.stores.support import (
 
 from msk_auth.stores import KeyStore
 from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.stores.sqlalchemy import api_key_table
 from msk_auth.testing import ChangeRecorder, StoreContract
 
 pytestmark = pytest.mark.slow
@@ -39,6 +41,9 @@ class TestMemory(StoreContract):
 
 
 class TestSQLite(OnEngine):
+    # The application's own: another name, in the application's metadata with its own names of constraints.
+    table = api_key_table(MetaData(naming_convention={"pk": "pk_%(table_name)s"}), "api keys")
+
     @pytest.fixture(
         scope="class",
         params=[prepared, pytest.param(begin_deferred, marks=pytest.mark.faults)],
@@ -50,6 +55,7 @@ class TestSQLite(OnEngine):
     ) -> Iterator[Engine]:
         with engine_on(sqlite_url(tmp_path_factory.mktemp("keys"))) as engine:
             request.param(engine)
+            cls.table.metadata.create_all(engine)
             yield engine
 
 
@@ -92,7 +98,7 @@ class TestPostgres(OnServer):
 class TestMariaDB(OnServer):
     """Under the name of MySQL, as most URLs have it. The asynchronous driver has the other name."""
 
-    server = "mysql_url"
+    server = "mariadb_url"
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -146,4 +146,4 @@ class TestAsyncPostgres(OnAsyncServer):
 
 
 class TestAsyncMariaDB(OnAsyncServer):
-    server = "mysql_url"
+    server = "mariadb_url"

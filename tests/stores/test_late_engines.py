@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, StaticPool, create_engine
+from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
+from tests.cases import case
 from tests.stores.support import (
     HOUR,
-    METADATA,
     NOW,
     OWNER,
     add,
@@ -23,28 +22,14 @@ from tests.stores.support import (
     engine_on,
     in_parallel,
     make_record,
-    revocation_of,
     rotate,
     sqlite_url,
 )
 
-from msk_auth import Authenticator, Owner
-from msk_auth.errors import ConfigurationError, StoreUnavailable
+from msk_auth.errors import ConfigurationError
 from msk_auth.stores import ExpiryQuery, KeyQuery, RecordedLease
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _shared
-from msk_auth.testing import ChangeRecorder
-
-
-@contextmanager
-def in_memory() -> Iterator[Engine]:
-    """As the tests of applications have it: a database for each test."""
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    METADATA.create_all(engine)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
-
+from msk_auth.testing import BackgroundLoop
 
 USES: dict[str, Any] = {
     "find": lambda store: store.find("k"),
@@ -70,42 +55,6 @@ USES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", USES)
-def test_a_store_is_made_before_its_engine(tmp_path: Path, name: str) -> None:
-    engines: list[Engine] = []
-    store = SQLAlchemyKeyStore(lambda: engines[0])
-    with engine_on(sqlite_url(tmp_path)) as engine, closing(store):
-        engines.append(engine)
-        USES[name](store)
-        add(store, "k")
-        assert store.find("k") == make_record("k")
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("name", [*USES, "find_many"])
-async def test_an_asynchronous_store_is_made_before_its_engine(tmp_path: Path, name: str) -> None:
-    engines: list[Any] = []
-    store = AsyncSQLAlchemyKeyStore(lambda: engines[0])
-    engines.append(async_engine_on(sqlite_url(tmp_path)))
-    use = USES.get(name, lambda store: store.find_many(["k"]))
-    await use(store)
-    await store.insert(make_record("k"), max_active=None, now=NOW)
-    assert await store.find("k") == make_record("k")
-    assert list(await store.find_many(["k"])) == [make_record("k")]
-    await store.aclose()
-    await engines[0].dispose()
-
-
-def test_a_store_with_a_function_calls_its_hook(tmp_path: Path) -> None:
-    on_change = ChangeRecorder()
-    with (
-        engine_on(sqlite_url(tmp_path)) as engine,
-        closing(SQLAlchemyKeyStore(lambda: engine, on_change=on_change)) as store,
-    ):
-        record = add(store, "k", change=revocation_of)
-        assert on_change.events == [*revocation_of(record)]
-
-
 def test_threads_that_use_a_store_first_together_prepare_its_engine_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,25 +73,15 @@ def test_threads_that_use_a_store_first_together_prepare_its_engine_once(
         assert prepared == [engine]
 
 
-def test_each_test_of_an_application_has_an_engine_of_its_own() -> None:
-    engines: list[Engine] = []
-    with ExitStack() as stack, closing(SQLAlchemyKeyStore(lambda: engines[-1])) as store:
-        for number in range(3):
-            engines.append(stack.enter_context(in_memory()))
-            assert store.find("k") is None
-            add(store, "k", name=f"of test {number}")
-            assert store.find("k") == make_record("k", name=f"of test {number}")
-        engines.pop()
-        assert store.find("k") == make_record("k", name="of test 1")
-
-
 def test_a_store_goes_on_with_an_engine_of_another_database(
-    tmp_path: Path, postgres_url: URL, mysql_url: URL
+    tmp_path: Path, postgres_url: URL, mariadb_url: URL
 ) -> None:
     current: list[Engine] = []
     store = SQLAlchemyKeyStore(lambda: current[-1])
     with ExitStack() as stack:
-        for number, url in enumerate((postgres_url, sqlite_url(tmp_path), mysql_url, postgres_url)):
+        for number, url in enumerate(
+            (postgres_url, sqlite_url(tmp_path), mariadb_url, postgres_url)
+        ):
             current.append(stack.enter_context(engine_on(url)))
             add(store, f"k{number}")
             assert store.find(f"k{number}") == make_record(f"k{number}")
@@ -185,21 +124,14 @@ def test_an_engine_of_the_wrong_kind_is_refused_while_the_store_is_made() -> Non
         AsyncSQLAlchemyKeyStore(blocking)
 
 
-def test_a_function_that_returns_the_wrong_kind_is_refused_with_the_first_use() -> None:
+def test_each_use_looks_for_the_engine_first() -> None:
     none: Any = lambda: None  # noqa: E731
-    store = SQLAlchemyKeyStore(none)
-    for use in USES.values():
+    with BackgroundLoop() as loop:
+        for name, use in USES.items():
+            with case(name):
+                with pytest.raises(ConfigurationError, match=WRONG):
+                    use(SQLAlchemyKeyStore(none))
+                with pytest.raises(ConfigurationError, match=WRONG):
+                    use(loop.blocking(AsyncSQLAlchemyKeyStore(none)))
         with pytest.raises(ConfigurationError, match=WRONG):
-            use(store)
-    blocking: Any = lambda: create_engine("sqlite://")  # noqa: E731
-    with pytest.raises(ConfigurationError, match="cannot use 'Engine' as its engine"):
-        asyncio.run(AsyncSQLAlchemyKeyStore(blocking).find("k"))
-
-
-def test_no_request_passes_while_the_function_returns_the_wrong_kind() -> None:
-    none: Any = lambda: None  # noqa: E731
-    owner = Owner("ann", frozenset({"read"}), None)
-    authenticator = Authenticator(SQLAlchemyKeyStore(none), find_owner=lambda _: owner)
-    key = authenticator.rules.key_format.generate().reveal()
-    with pytest.raises(StoreUnavailable):
-        authenticator.authenticate([f"Bearer {key}"])
+            loop.run(AsyncSQLAlchemyKeyStore(none).find_many(["k"]))

@@ -162,10 +162,10 @@ def test_a_migration_of_sqlite_that_fails_leaves_nothing_behind(tmp_path: Path, 
 
 
 def test_a_process_does_not_wait_for_another_one_for_ever(
-    mysql_url: URL, monkeypatch: pytest.MonkeyPatch
+    mariadb_url: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrations, "_MAX_WAIT_SECONDS", 0)
-    engine = create_engine(mysql_url)
+    engine = create_engine(mariadb_url)
     with engine.connect() as other:
         assert other.scalar(text(f"SELECT GET_LOCK('{VERSION_TABLE}', 60)")) == 1
         with pytest.raises(TimeoutError):

@@ -233,9 +233,9 @@ def test_keys_that_end_soon_are_read_off_their_index_without_sorting(
 @pytest.mark.parametrize("announced", [None, 30])
 @pytest.mark.parametrize("after", [None, (NOW, "k5")], ids=["first", "next"])
 def test_mariadb_reads_keys_that_end_soon_without_sorting(
-    mysql_url: URL, announced: int | None, after: Any
+    mariadb_url: URL, announced: int | None, after: Any
 ) -> None:
-    with engine_on(mysql_url) as engine:
+    with engine_on(mariadb_url) as engine:
         with engine.begin() as connection:
             connection.execute(
                 text("SET sql_mode = 'PIPES_AS_CONCAT', max_recursive_iterations = 20000")

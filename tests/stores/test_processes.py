@@ -7,25 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
 from sqlalchemy import URL, Engine, select, text
-from tests.stores.support import HOUR, NOW, add, count_active, engine_on, sqlite_url
+from tests.stores.support import HOUR, NOW, add, count_active, engine_on
 from tests.stores.workers import ANNOUNCED, work
 
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    url: URL = request.getfixturevalue(
-        "postgres_url" if request.param == "postgres" else "mysql_url"
-    )
-    return url
-
 
 # The processes are forks of one that has loaded what they import: that takes longer than what most of them do.
 FORKS = get_context("forkserver")
@@ -95,23 +83,6 @@ def test_the_limit_is_exact_across_processes(url: URL) -> None:
         assert sum(taken) == 25
         store = SQLAlchemyKeyStore(engine)
         assert count_active(store) == 25
-        store.close()
-
-
-@pytest.mark.slow
-def test_a_revocation_is_seen_by_every_process_once_it_returned(url: URL) -> None:
-    with engine_on(url) as engine, worker("revoke", url, "k") as other:
-        store = SQLAlchemyKeyStore(engine)
-        add(store, "k")
-        assert other.read() == "ready"
-        before = store.find("k")
-        assert before is not None
-        assert before.revoked_at is None
-        other.begin()
-        assert other.wait() == 0
-        after = store.find("k")
-        assert after is not None
-        assert after.revoked_at == NOW
         store.close()
 
 

@@ -54,7 +54,7 @@ def stored() -> str:
     return STORED
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "mysql"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mariadb"])
 def site(request: pytest.FixtureRequest, stored: str, tmp_path: Path) -> Iterator[Site]:
     if request.param == "memory":
         yield Site(MemoryKeyStore(), stored)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,26 +38,22 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.cases import case
 from tests.stores.support import (
-    DAY,
     NOW,
     OWNER,
-    WRITES,
     OnEngine,
     add,
     async_engine_on,
     engine_on,
     ids,
+    in_parallel,
     make_record,
     revocation_of,
     sqlite_url,
-    write,
 )
 
-from msk_auth import ApiKey, KeyStatus
-from msk_auth.errors import ConfigurationError, KeyLimitReached
+from msk_auth.errors import ConfigurationError
 from msk_auth.events import KeyEvent
-from msk_auth.stores import ExpiryQuery, KeyQuery, RecordedLease
-from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.stores import KeyQuery
 from msk_auth.stores.sqlalchemy import (
     AsyncSQLAlchemyKeyStore,
     SQLAlchemyKeyStore,
@@ -65,18 +61,9 @@ from msk_auth.stores.sqlalchemy import (
     api_key_table,
     read_record,
 )
+from msk_auth.testing import BackgroundLoop
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    url: URL = request.getfixturevalue(
-        "postgres_url" if request.param == "postgres" else "mysql_url"
-    )
-    return url
 
 
 @pytest.mark.faults
@@ -88,39 +75,6 @@ class TestPostgresUnderSerializable(OnEngine):
     def engine(cls, postgres_url: URL) -> Iterator[Engine]:
         with engine_on(postgres_url, isolation_level="SERIALIZABLE") as engine:
             yield engine
-
-
-def outcomes(store: Any) -> Iterator[object]:
-    """What each operation returns, on keys of its own."""
-    for name in WRITES:
-        add(store, name, expires_at=NOW + DAY)
-        yield write(name, store, name)
-    add(store, "k", expires_at=NOW + DAY)
-    store.touch({"k": NOW})
-    store.replace_digest("k", old="sha256:k", new="sha256:new")
-    yield store.announce_expiry("k", days=7)
-    yield store.find("k")
-    yield list(store.list(KeyQuery(OWNER, NOW)))
-    yield list(store.list(KeyQuery(OWNER, NOW, KeyStatus.ACTIVE)))
-    yield list(store.list_all(after=None, limit=99))
-    yield list(store.list_expiring(ExpiryQuery(NOW, NOW + 2 * DAY, None)))
-    lease = RecordedLease(DAY, "holder", 1)
-    store.record_lease(lease)
-    yield list(store.recorded_leases())
-    store.forget_lease(lease)
-    yield list(store.recorded_leases())
-    with pytest.raises(KeyLimitReached):
-        store.insert(make_record("more"), max_active=1, now=NOW)
-
-
-def test_every_operation_uses_a_table_of_the_applications_own(tmp_path: Path) -> None:
-    """It has another name, in the application's metadata with its own names of constraints."""
-    table = api_key_table(MetaData(naming_convention={"pk": "pk_%(table_name)s"}), "api keys")
-    engine = create_engine(sqlite_url(tmp_path))
-    table.metadata.create_all(engine)
-    with closing(SQLAlchemyKeyStore(engine, table)) as store:
-        assert list(outcomes(store)) == list(outcomes(MemoryKeyStore()))
-    engine.dispose()
 
 
 def test_a_revocation_is_seen_even_if_the_pool_never_ends_transactions(url: URL) -> None:
@@ -238,7 +192,7 @@ async def test_a_hook_that_waits_for_ever_keeps_no_writer_waiting_after_its_call
 
     store = AsyncSQLAlchemyKeyStore(engine, on_change=wait_for_ever)
     first, second = make_record("k1"), make_record("k2")
-    task = asyncio.create_task(store.insert(first, max_active=9, now=NOW, change=change))
+    task = asyncio.create_task(store.insert(first, max_active=9, now=NOW, change=revocation_of))
     await is_reached.wait()
     task.cancel()
     await asyncio.wait([task])
@@ -270,10 +224,6 @@ async def test_a_closed_store_leaves_no_connection_to_a_pool_that_is_disposed_of
     await store.aclose()
     assert len(returned) == 1
     await engine.dispose()
-
-
-def change(record: ApiKey) -> tuple[KeyEvent, ...]:
-    return (KeyEvent("revoked", NOW, record, cause="owner"),)
 
 
 @pytest.mark.anyio
@@ -420,9 +370,9 @@ def test_ids_compare_exactly_in_every_database(dialect: Any, expected: str) -> N
 
 @pytest.mark.parametrize("state", ["1,0", "0,1", "ON,OFF", "OFF,ON", "READ_ONLY,OFF"])
 def test_a_replica_of_mariadb_is_neither_read_nor_written_to(
-    mysql_url: URL, monkeypatch: pytest.MonkeyPatch, state: str
+    mariadb_url: URL, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    with engine_on(mysql_url) as engine:
+    with engine_on(mariadb_url) as engine:
         store = SQLAlchemyKeyStore(engine)
         store.insert(make_record("k1"), max_active=None, now=NOW)
         monkeypatch.setattr(_servers, "_READ_ONLY", text(f"SELECT '{state}'"))
@@ -445,29 +395,23 @@ def end_all_but_this(connection: Connection) -> None:
         connection.execute(text(f"KILL {number}"))
 
 
-def test_closed_connections_of_mariadb_cost_a_read_one_retry(mysql_url: URL) -> None:
+@pytest.mark.parametrize("awaits", [False, True], ids=["blocking", "awaiting"])
+def test_closed_connections_of_mariadb_cost_a_read_one_retry(
+    mariadb_url: URL, awaits: bool
+) -> None:
     """As after a restart: every connection of the pool is closed."""
-    other = create_engine(mysql_url, poolclass=NullPool)
-    with engine_on(mysql_url) as engine:
-        store = SQLAlchemyKeyStore(engine)
-        store.insert(make_record("k1"), max_active=None, now=NOW)
-        with engine.connect(), engine.connect():
-            assert store.find("k1") == make_record("k1")
+    with ExitStack() as stack:
+        if awaits:
+            loop = stack.enter_context(BackgroundLoop())
+            engine = async_engine_on(mariadb_url)
+            stack.callback(lambda: loop.run(engine.dispose()))
+            store = loop.blocking(AsyncSQLAlchemyKeyStore(engine))
+        else:
+            store = SQLAlchemyKeyStore(stack.enter_context(engine_on(mariadb_url)))
+        record = add(store, "k1")
+        assert in_parallel(lambda _: store.find("k1"), range(3)) == [record] * 3
+        other = create_engine(mariadb_url, poolclass=NullPool)
         with other.connect() as connection:
             end_all_but_this(connection)
         for _ in range(3):
-            assert store.find("k1") == make_record("k1")
-
-
-@pytest.mark.anyio
-async def test_closed_connections_of_mariadb_cost_an_awaited_read_one_retry(mysql_url: URL) -> None:
-    engine = async_engine_on(mysql_url)
-    store = AsyncSQLAlchemyKeyStore(engine)
-    await store.insert(make_record("k1"), max_active=None, now=NOW)
-    await asyncio.gather(*(store.find("k1") for _ in range(3)))
-    other = create_engine(mysql_url, poolclass=NullPool)
-    with other.connect() as connection:
-        end_all_but_this(connection)
-    for _ in range(3):
-        assert await store.find("k1") == make_record("k1")
-    await engine.dispose()
+            assert store.find("k1") == record
