@@ -1,4 +1,4 @@
-"""Every test of the flows runs twice: under the driver that blocks and under the one that awaits."""
+"""Tests of the flows: what awaits runs under both drivers, what the core decides under the one that blocks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from tests.core.support import World
 
 @pytest.fixture(params=["sync", "async"])
 def make_world(request: pytest.FixtureRequest) -> Iterator[Callable[..., World]]:
+    """Makes worlds of each driver."""
     with ExitStack() as worlds:
         yield lambda **options: worlds.enter_context(closing(World(request.param, **options)))
 
 
 @pytest.fixture
-def world(make_world: Callable[..., World]) -> World:
-    return make_world()
+def world() -> World:
+    """One that blocks. The generated twin of the code is the same, so a decision is tested once."""
+    return World("sync")

@@ -301,8 +301,9 @@ def test_a_flush_writes_each_key_once_with_its_last_use(world: World) -> None:
 
 
 def test_a_flush_that_fails_is_logged_and_tried_again_with_the_newest(
-    world: World, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
+    world = make_world()
     used, other = world.create(), world.create()
     world.enter(used.value.reveal())
     world.enter(other.value.reveal())
@@ -336,7 +337,10 @@ def test_an_upgrade_that_fails_is_tried_again(make_world: MakeWorld) -> None:
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), asyncio.CancelledError()], ids=["interrupt", "cancellation"]
 )
-def test_a_flush_that_is_interrupted_loses_nothing(world: World, error: BaseException) -> None:
+def test_a_flush_that_is_interrupted_loses_nothing(
+    make_world: MakeWorld, error: BaseException
+) -> None:
+    world = make_world()
     created = world.create()
     world.enter(created.value.reveal())
     world.store.fails = {"touch": error}
@@ -347,7 +351,8 @@ def test_a_flush_that_is_interrupted_loses_nothing(world: World, error: BaseExce
     assert world.store.get(created.record.id).last_used_at == NOW
 
 
-def test_a_late_flush_makes_no_revoked_key_active(world: World) -> None:
+def test_a_late_flush_makes_no_revoked_key_active(make_world: MakeWorld) -> None:
+    world = make_world()
     created = world.create()
     world.enter(created.value.reveal())
     revoked = world.call("revoke_key", world.login(), created.record.id)
@@ -600,7 +605,8 @@ def seconds_waited(world: World) -> float:
     return world.clock.slept[-1]
 
 
-def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(world: World) -> None:
+def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(make_world: MakeWorld) -> None:
+    world = make_world()
     register = world.store.inner
     register.record_lease(LONG)
     for mark in range(12):
@@ -620,8 +626,9 @@ def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(world: World) ->
 
 
 def test_an_entry_that_cannot_be_removed_is_not_waited_for(
-    world: World, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
+    world = make_world()
     world.store.inner.record_lease(SHORT)
     for _ in range(3):
         assert seconds_waited(world) > 0

@@ -51,6 +51,11 @@ def make_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
         yield make
 
 
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    return make_world()
+
+
 def login(world: World) -> Principal[Any]:
     principal: Principal[Any] = world.enter(token())
     return principal

@@ -250,6 +250,9 @@ class World:
         self.events.clear()
 
 
+BLOCKING = functools.partial(World, "sync")
+
+
 @functools.cache
 def signing_key(algorithm: AlgorithmName = "HS256", kid: str = "k1") -> SigningKey:
     """A key that is made once for all tests."""

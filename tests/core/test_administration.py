@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import refused_with
-from tests.core.support import NOW, SECOND, World
+from tests.core.support import BLOCKING, NOW, SECOND, World
 
 from msk_auth import (
     ApiKey,
@@ -89,9 +89,12 @@ class Office:
         return record
 
 
+MakeWorld = Callable[..., World]
+
+
 @pytest.fixture
-def office(make_world: Callable[..., World]) -> Office:
-    return Office(make_world)
+def office() -> Office:
+    return Office(BLOCKING)
 
 
 # Who may: a person with the permission, whose login is young enough.
@@ -196,7 +199,7 @@ def test_the_pages_hold_every_key_that_matches_once(
         # Small, so that pages end in the middle of a batch, at its end, and at the bound.
         patch.setattr(administration, "BATCH", batch)
         patch.setattr(administration, "MAX_READS", 2)
-        office = Office(lambda **options: World("sync", **options))
+        office = Office(BLOCKING)
         for number, (owner_id, age) in enumerate(keys):
             ends = NOW if number % 3 else None
             office.put(f"k{number}", owner_id, created_at=NOW - age * DAY, expires_at=ends)
@@ -220,12 +223,13 @@ def test_the_pages_hold_every_key_that_matches_once(
     ids=["all owners", "one owner"],
 )
 def test_a_page_reads_a_bounded_number_of_records(
-    office: Office,
+    make_world: MakeWorld,
     monkeypatch: pytest.MonkeyPatch,
     owner_id: str,
     wanted: KeyFilter,
     read: str,
 ) -> None:
+    office = Office(make_world)
     monkeypatch.setattr(administration, "BATCH", 3)
     monkeypatch.setattr(administration, "MAX_READS", 4)
     for number in range(20):
@@ -287,7 +291,8 @@ def test_keys_are_listed_by_label(office: Office, owner_id: str | None) -> None:
 # Revoking
 
 
-def test_a_revoked_key_of_any_owner_is_refused_at_once(office: Office) -> None:
+def test_a_revoked_key_of_any_owner_is_refused_at_once(make_world: MakeWorld) -> None:
+    office = Office(make_world)
     world, root = office.world, office.world.login("root")
     created: CreatedKey = world.create("bob")
     world.events.clear()

@@ -112,7 +112,8 @@ def test_what_has_dots_is_refused_as_a_token(world: World, credential: str) -> N
 # Keys.
 
 
-def test_a_key_acts_as_its_owner(world: World) -> None:
+def test_a_key_acts_as_its_owner(make_world: MakeWorld) -> None:
+    world = make_world()
     created = world.create()
     world.forget_calls()
     principal = world.enter(created.value.reveal())
@@ -183,12 +184,12 @@ def test_an_unknown_key_and_a_wrong_secret_take_the_same_steps(
 @pytest.mark.parametrize("accept_unpeppered", [True, False])
 @pytest.mark.parametrize("earlier", ["older pepper", "retired pepper", "no pepper"])
 def test_a_wrong_secret_of_a_record_of_an_earlier_scheme_takes_the_same_steps(
-    make_world: MakeWorld, earlier: str, *, accept_unpeppered: bool
+    earlier: str, *, accept_unpeppered: bool
 ) -> None:
     older = PepperRing({"1": SECRET}, current="1")
     peppers = {"2": OTHER_SECRET} | ({"1": SECRET} if earlier == "older pepper" else {})
     ring = PepperRing(peppers, current="2")
-    world = make_world(hasher=KeyHasher(ring, accept_unpeppered=accept_unpeppered))
+    world = World("sync", hasher=KeyHasher(ring, accept_unpeppered=accept_unpeppered))
     created = world.create()
     maker = KeyHasher(None if earlier == "no pepper" else older)
     world.store.put(replace(created.record, digest=maker.digest(created.value.reveal())))
@@ -256,7 +257,10 @@ def test_a_revoked_key_stays_revoked_when_the_clock_goes_back(world: World) -> N
     [None, Owner("ann", frozenset({"tasks:read"}), "Ann", disabled=True)],
     ids=["gone", "disabled"],
 )
-def test_a_key_whose_owner_is_missing_or_disabled_is_refused(world: World, owner: Any) -> None:
+def test_a_key_whose_owner_is_missing_or_disabled_is_refused(
+    make_world: MakeWorld, owner: Any
+) -> None:
+    world = make_world()
     created = world.create()
     world.owners["ann"] = owner
     refused = refusal_of(world, created.value.reveal())
@@ -272,8 +276,9 @@ def test_a_key_whose_owner_is_missing_or_disabled_is_refused(world: World, owner
 )
 @pytest.mark.parametrize("disabled", [False, True])
 def test_an_owner_with_another_id_decides_nothing(
-    world: World, wrong: Owner[str], disabled: bool, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, wrong: Owner[str], disabled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    world = make_world()
     created = world.create()
     world.owners["ann"] = replace(wrong, disabled=disabled)
     for credential in (created.value.reveal(), token()):
@@ -303,9 +308,10 @@ def test_a_function_that_returns_another_type_is_named(
 
 
 def test_a_key_with_another_id_decides_nothing(
-    world: World, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As under a collation that ignores case, or where the answer to another statement is read."""
+    world = make_world()
     created, other = world.create(), world.create()
     wrong = replace(created.record, id=other.record.id)
     for answer in (wrong, replace(wrong, revoked_at=NOW), other.record):
@@ -321,8 +327,9 @@ def test_a_key_with_another_id_decides_nothing(
 
 
 def test_a_session_with_another_id_decides_nothing(
-    world: World, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
+    world = make_world()
     for wrong in (Session("s2", "ann"), Session("s2", "ann", ended_at=NOW)):
         world.sessions["s1"] = wrong
         assert type(refusal_of(world, token())) is StoreUnavailable
@@ -411,10 +418,8 @@ def test_peppers_rotate_while_keys_are_used(make_world: MakeWorld) -> None:
     assert refusal_of(strict, unused.value.reveal()).code == "key_unknown"
 
 
-def test_an_upgrade_never_overwrites_a_digest_that_changed_meanwhile(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world(hasher=HASHERS["peppered"])
+def test_an_upgrade_never_overwrites_a_digest_that_changed_meanwhile() -> None:
+    world = World("sync", hasher=HASHERS["peppered"])
     created = world.create()
     plain = replace(created.record, digest=KeyHasher().digest(created.value.reveal()))
     world.store.put(plain)
@@ -438,29 +443,27 @@ def test_an_imported_key_with_a_slow_digest_works_and_keeps_it(make_world: MakeW
 
 
 @pytest.mark.parametrize("answer", [None, 1, "yes", object()])
-def test_a_slow_scheme_that_does_not_return_true_verifies_nothing(
-    make_world: MakeWorld, answer: object
-) -> None:
+def test_a_slow_scheme_that_does_not_return_true_verifies_nothing(answer: object) -> None:
     slow = FakeSlow()
     slow.verify = lambda *_: answer  # type: ignore[method-assign]
-    world = make_world(hasher=KeyHasher(slow=slow))
+    world = World("sync", hasher=KeyHasher(slow=slow))
     created = world.create()
     world.store.put(replace(created.record, digest="$slow$"))
     assert refusal_of(world, created.value.reveal()).code == "key_unknown"
 
 
-def test_an_application_with_its_own_prefix_accepts_no_other(make_world: MakeWorld) -> None:
-    world = make_world(key_format=KeyFormat("acme"))
+def test_an_application_with_its_own_prefix_accepts_no_other() -> None:
+    world = World("sync", key_format=KeyFormat("acme"))
     created = world.create()
     assert created.value.reveal().startswith("acme_")
     assert world.enter(created.value.reveal()).key_id == created.record.id
     assert refusal_of(world, KeyFormat().generate().reveal()).code == "key_malformed"
 
 
-def test_after_a_change_of_prefix_earlier_keys_still_work(make_world: MakeWorld) -> None:
-    before = make_world()
+def test_after_a_change_of_prefix_earlier_keys_still_work() -> None:
+    before = World("sync")
     created = before.create()
-    after = make_world(key_format=KeyFormat("acme", older_prefixes=["msk"]))
+    after = World("sync", key_format=KeyFormat("acme", older_prefixes=["msk"]))
     after.store.put(created.record)
     assert after.enter(created.value.reveal()).key_id == created.record.id
     assert after.create().value.reveal().startswith("acme_")
@@ -496,8 +499,8 @@ def test_an_expired_token_is_refused_as_expired(world: World) -> None:
     assert world.asked_owners == []
 
 
-def test_without_a_profile_no_token_is_accepted(make_world: MakeWorld) -> None:
-    assert refusal_of(make_world(tokens=()), token()).code == "token_invalid"
+def test_without_a_profile_no_token_is_accepted() -> None:
+    assert refusal_of(World("sync", tokens=()), token()).code == "token_invalid"
 
 
 SESSIONS: dict[str, Any] = {
@@ -511,7 +514,10 @@ SESSIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
-def test_a_token_of_a_session_that_is_not_open_is_revoked(world: World, session: Any) -> None:
+def test_a_token_of_a_session_that_is_not_open_is_revoked(
+    make_world: MakeWorld, session: Any
+) -> None:
+    world = make_world()
     world.sessions["s1"] = session
     assert refusal_of(world, token()).code == "token_revoked"
     assert world.asked_owners == []
@@ -533,8 +539,8 @@ def test_a_token_without_a_session_is_refused_where_sessions_are_kept(world: Wor
     assert refusal_of(world, token(sid=None)).code == "token_invalid"
 
 
-def test_sessions_are_not_read_without_a_find_session(make_world: MakeWorld) -> None:
-    world = make_world(find_session=None)
+def test_sessions_are_not_read_without_a_find_session() -> None:
+    world = World("sync", find_session=None)
     world.sessions.clear()
     assert world.enter(token()).session_id == "s1"
     assert world.enter(token(sid=None)).session_id is None
@@ -569,11 +575,9 @@ def test_a_principal_without_a_user_is_refused_as_one_whose_owner_is_gone(
 
 
 @pytest.mark.parametrize("realm", ['a"b', "a\\b", "a\r\nb", "é", "\x00"])
-def test_a_realm_that_would_break_the_challenge_is_refused_while_starting(
-    make_world: MakeWorld, realm: str
-) -> None:
+def test_a_realm_that_would_break_the_challenge_is_refused_while_starting(realm: str) -> None:
     with pytest.raises(ConfigurationError, match="realm"):
-        make_world(realm=realm)
+        World("sync", realm=realm)
 
 
 # Whatever comes in.

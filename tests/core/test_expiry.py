@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.core.support import MICROSECOND, NOW, SECOND, World
+from tests.core.support import BLOCKING, MICROSECOND, NOW, SECOND, World
 
 from msk_auth import (
     ApiKey,
@@ -69,8 +69,8 @@ class Job:
 
 
 @pytest.fixture
-def job(make_world: Callable[..., World]) -> Job:
-    return Job(make_world)
+def job() -> Job:
+    return Job(BLOCKING)
 
 
 # Announcing
@@ -220,7 +220,10 @@ def limits_of_reads(job: Job) -> list[int]:
     ]
 
 
-def test_any_number_of_keys_is_read_in_batches(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_keys_is_read_in_batches(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(make_world)
     monkeypatch.setattr(administration, "BATCH", 5)
     # Several end at one moment, so that a batch ends among them.
     for number in range(23):
@@ -275,11 +278,11 @@ def test_what_the_stores_hook_refuses_is_not_announced(job: Job) -> None:
     assert job.announced() == [("k", 1)]
 
 
-def test_a_hook_that_fails_afterwards_stops_nothing(make_world: Callable[..., World]) -> None:
+def test_a_hook_that_fails_afterwards_stops_nothing() -> None:
     def fail(_event: object) -> None:
         raise OSError("no mail")
 
-    job = Job(make_world, on_event=fail)
+    job = Job(BLOCKING, on_event=fail)
     for number in range(3):
         job.put(f"k{number}", (number + 10) * DAY)
     assert job.announce() == 3

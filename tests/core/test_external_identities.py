@@ -10,6 +10,7 @@ import pytest
 from tests.cases import refused_with
 from tests.core.support import (
     ANN,
+    BLOCKING,
     NOW,
     PROVIDER,
     SECOND,
@@ -50,7 +51,7 @@ MakeWorld = Callable[..., World]
 
 
 def external_world(
-    make_world: MakeWorld, issuer: StubIssuer | None = None, **options: Any
+    issuer: StubIssuer | None = None, *, make: MakeWorld = BLOCKING, **options: Any
 ) -> tuple[World, dict[tuple[str, str], Any], list[ExternalIdentity]]:
     """A world, the owners of its external identities, and the identities that were looked up."""
     table: dict[tuple[str, str], Any] = {
@@ -65,23 +66,14 @@ def external_world(
             raise answer
         return answer
 
-    async def find_later(identity: ExternalIdentity) -> Any:
-        return find(identity)
-
-    def make(driver: str) -> Any:
-        return find_later if driver == "async" else find
-
-    probe = make_world()
-    world = make_world(
-        issuers=[issuer or StubIssuer()], find_external_owner=make(probe.driver), **options
-    )
+    world = make(issuers=[issuer or StubIssuer()], find_external_owner=find, **options)
     return world, table, looked_up
 
 
 def test_the_owner_is_found_by_issuer_and_subject_and_never_by_the_subject_alone(
     make_world: MakeWorld,
 ) -> None:
-    world, _, looked_up = external_world(make_world)
+    world, _, looked_up = external_world(make=make_world)
     principal = world.enter(external_token())
     assert (principal.owner.id, principal.user) == ("ann", "Ann")
     assert principal.kind is CredentialKind.INTERACTIVE
@@ -94,9 +86,9 @@ def test_the_owner_is_found_by_issuer_and_subject_and_never_by_the_subject_alone
 
 
 def test_a_find_external_owner_that_returns_no_owner_is_named(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world, table, _ = external_world(make_world)
+    world, table, _ = external_world()
     table[PROVIDER, "00u1"] = {"id": "ann"}
     with pytest.raises(StoreUnavailable):
         world.enter(external_token())
@@ -111,15 +103,15 @@ def test_an_identity_is_its_issuer_and_its_subject() -> None:
     assert "ann@example.com" not in repr(ANN)
 
 
-def test_tokens_of_this_application_have_no_external_identity(make_world: MakeWorld) -> None:
-    world, _, looked_up = external_world(make_world)
+def test_tokens_of_this_application_have_no_external_identity() -> None:
+    world, _, looked_up = external_world()
     principal = world.enter(token())
     assert (principal.owner.id, principal.identity) == ("ann", None)
     assert (world.asked_owners, looked_up) == (["ann"], [])
 
 
-def test_a_token_of_no_known_issuer_is_refused(make_world: MakeWorld) -> None:
-    world, _, looked_up = external_world(make_world)
+def test_a_token_of_no_known_issuer_is_refused() -> None:
+    world, _, looked_up = external_world()
     with refused_with("token_invalid"):
         world.enter(token(iss="https://other.example"))
     assert looked_up == []
@@ -130,8 +122,8 @@ def test_a_token_of_no_known_issuer_is_refused(make_world: MakeWorld) -> None:
     [None, Owner("ann", frozenset(), "Ann", disabled=True), ValueError("for int()")],
     ids=["none", "disabled", "unreadable subject"],
 )
-def test_without_an_enabled_owner_the_token_is_refused(make_world: MakeWorld, owner: Any) -> None:
-    world, table, _ = external_world(make_world)
+def test_without_an_enabled_owner_the_token_is_refused(owner: Any) -> None:
+    world, table, _ = external_world()
     table[PROVIDER, "00u1"] = owner
     with refused_with("token_revoked"):
         world.enter(external_token())
@@ -140,7 +132,7 @@ def test_without_an_enabled_owner_the_token_is_refused(make_world: MakeWorld, ow
 def test_a_look_up_that_fails_makes_the_store_unavailable(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world, table, _ = external_world(make_world)
+    world, table, _ = external_world(make=make_world)
     for error in (OSError("no database"), KeyError("a mistake")):
         table[PROVIDER, "00u1"] = error
         with pytest.raises(StoreUnavailable):
@@ -148,14 +140,14 @@ def test_a_look_up_that_fails_makes_the_store_unavailable(
     assert "the application's find_external_owner raised: KeyError" in caplog.text
 
 
-def test_an_owner_that_the_look_up_has_just_made_is_accepted(make_world: MakeWorld) -> None:
-    world, table, _ = external_world(make_world, StubIssuer(NOW - timedelta(days=3)))
+def test_an_owner_that_the_look_up_has_just_made_is_accepted() -> None:
+    world, table, _ = external_world(StubIssuer(NOW - timedelta(days=3)))
     table[PROVIDER, "00u1"] = Owner("ann", frozenset(), "Ann", since=NOW)
     assert world.enter(external_token()).owner.since == NOW
 
 
-def test_a_login_of_unknown_age_fails_a_max_age_and_nothing_else(make_world: MakeWorld) -> None:
-    world, _, _ = external_world(make_world, StubIssuer(None))
+def test_a_login_of_unknown_age_fails_a_max_age_and_nothing_else() -> None:
+    world, _, _ = external_world(StubIssuer(None))
     principal = world.enter(external_token())
     assert principal.authenticated_at is None
     world.auth.authorize(principal, require("tasks:read"))
@@ -167,8 +159,8 @@ def test_a_login_of_unknown_age_fails_a_max_age_and_nothing_else(make_world: Mak
         profile().exchange(principal, now=NOW, lifetime=timedelta(minutes=5))
 
 
-def test_a_machine_token_of_an_issuer_is_not_interactive(make_world: MakeWorld) -> None:
-    world, _, _ = external_world(make_world, StubIssuer(interactive=False))
+def test_a_machine_token_of_an_issuer_is_not_interactive() -> None:
+    world, _, _ = external_world(StubIssuer(interactive=False))
     assert world.enter(external_token()).kind is CredentialKind.TOKEN
 
 
@@ -185,12 +177,11 @@ GRANTED = [
 @pytest.mark.parametrize(("scopes", "effective"), GRANTED)
 @pytest.mark.parametrize("lease", [None, timedelta(milliseconds=100)])
 def test_effective_permissions_are_those_of_the_owner_that_were_granted(
-    make_world: MakeWorld,
     scopes: frozenset[str] | None,
     effective: set[str],
     lease: timedelta | None,
 ) -> None:
-    world, table, _ = external_world(make_world, StubIssuer(scopes=scopes), lease=lease)
+    world, table, _ = external_world(StubIssuer(scopes=scopes), lease=lease)
     principal = world.enter(external_token())
     assert (principal.permissions, principal.scopes) == (effective, scopes)
     assert world.enter(external_token()).permissions == effective
@@ -205,10 +196,10 @@ def test_effective_permissions_are_those_of_the_owner_that_were_granted(
 
 @pytest.mark.parametrize("is_person", [True, False])
 def test_a_token_with_grants_passes_where_a_permission_is_named_that_it_has(
-    make_world: MakeWorld, is_person: bool
+    is_person: bool,
 ) -> None:
     issuer = StubIssuer(interactive=is_person, scopes=frozenset({"tasks:read"}))
-    world, table, _ = external_world(make_world, issuer)
+    world, table, _ = external_world(issuer)
     table[PROVIDER, "00u1"] = Owner("ann", frozenset({"tasks:read", "tasks:run"}), "Ann")
     principal = world.enter(external_token())
     world.auth.authorize(principal, require("tasks:read"))
@@ -229,24 +220,22 @@ def test_a_token_with_grants_passes_where_a_permission_is_named_that_it_has(
                 world.auth.authorize(principal, policy)
 
 
-def test_nothing_is_limited_without_grants(make_world: MakeWorld) -> None:
-    world, _, _ = external_world(make_world, StubIssuer(interactive=False))
+def test_nothing_is_limited_without_grants() -> None:
+    world, _, _ = external_world(StubIssuer(interactive=False))
     world.auth.authorize(world.enter(external_token()), require())
 
 
-def test_an_identity_that_has_another_owner_now_is_refused_again(make_world: MakeWorld) -> None:
-    world, table, _ = external_world(make_world)
+def test_an_identity_that_has_another_owner_now_is_refused_again() -> None:
+    world, table, _ = external_world()
     principal = world.enter(external_token())
     table[PROVIDER, "00u1"] = Owner("bob", frozenset({"tasks:read"}), "Bob")
     with refused_with("token_revoked"):
         world.verify_again(principal)
 
 
-def test_a_person_cannot_give_a_key_more_than_their_token_was_granted(
-    make_world: MakeWorld,
-) -> None:
+def test_a_person_cannot_give_a_key_more_than_their_token_was_granted() -> None:
     issuer = StubIssuer(scopes=frozenset({"tasks:read"}))
-    world, table, _ = external_world(make_world, issuer)
+    world, table, _ = external_world(issuer)
     owner = world.owners["ann"]
     table[PROVIDER, "00u1"] = owner
     principal = world.enter(external_token())
@@ -272,7 +261,9 @@ def test_a_person_cannot_give_a_key_of_another_owner_more_than_their_token_was_g
 ) -> None:
     both = frozenset({"tasks:read", "tasks:run"})
     issuer = StubIssuer(scopes=frozenset({"tasks:read"}))
-    world, table, _ = external_world(make_world, issuer, may_act_for=lambda _person, _owner: both)
+    world, table, _ = external_world(
+        issuer, make=make_world, may_act_for=lambda _person, _owner: both
+    )
     world.owners["svc"] = Owner("svc", both, None)
     table[PROVIDER, "00u1"] = world.owners["ann"]
     wider = world.call("create_key", world.login(), name="ci", on_behalf_of="svc").record
@@ -294,10 +285,10 @@ def test_a_person_cannot_give_a_key_of_another_owner_more_than_their_token_was_g
     assert world.call("revoke_key", nothing, wider.id, on_behalf_of="svc").revoked_at is not None
 
 
-def test_grants_of_a_token_give_no_more_than_the_person_may_hand_out(make_world: MakeWorld) -> None:
+def test_grants_of_a_token_give_no_more_than_the_person_may_hand_out() -> None:
     both, read = frozenset({"tasks:read", "tasks:run"}), frozenset({"tasks:read"})
     issuer = StubIssuer(scopes=both)
-    world, table, _ = external_world(make_world, issuer, may_act_for=lambda _person, _owner: read)
+    world, table, _ = external_world(issuer, may_act_for=lambda _person, _owner: read)
     world.owners["svc"] = Owner("svc", both, None)
     table[PROVIDER, "00u1"] = world.owners["ann"]
     principal = world.enter(external_token())
@@ -309,8 +300,8 @@ def test_grants_of_a_token_give_no_more_than_the_person_may_hand_out(make_world:
 def test_an_exchanged_token_and_a_reference_stay_limited(make_world: MakeWorld) -> None:
     issuer = StubIssuer(scopes=frozenset({"tasks:read", "openid"}))
     world, table, _ = external_world(
-        make_world,
         issuer,
+        make=make_world,
         find_session=None,
         hasher=KeyHasher(PepperRing({"2026": SECRET}, current="2026")),
     )
@@ -325,9 +316,9 @@ def test_an_exchanged_token_and_a_reference_stay_limited(make_world: MakeWorld) 
 
 
 def test_under_a_lease_an_owner_that_can_change_is_refused(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world, table, _ = external_world(make_world, lease=timedelta(milliseconds=100))
+    world, table, _ = external_world(lease=timedelta(milliseconds=100))
     table[PROVIDER, "00u1"] = Owner("ann", frozenset(), user=["changes"])
     with pytest.raises(StoreUnavailable):
         world.enter(external_token())
@@ -392,10 +383,8 @@ def test_a_principal_without_an_age_can_be_made_by_hand() -> None:
         require_interactive(max_age=SECOND).check(principal, NOW)
 
 
-def test_a_login_of_unknown_age_for_an_owner_of_the_application_fails_max_age_alone(
-    make_world: MakeWorld,
-) -> None:
-    world, _, looked_up = external_world(make_world, StubIssuer(None, subject="ann"))
+def test_a_login_of_unknown_age_for_an_owner_of_the_application_fails_max_age_alone() -> None:
+    world, _, looked_up = external_world(StubIssuer(None, subject="ann"))
     principal = world.enter(external_token())
     assert (principal.owner.id, principal.identity) == ("ann", None)
     assert principal.authenticated_at is None

@@ -355,12 +355,11 @@ def named(name: str) -> Any:
 
 @pytest.mark.parametrize("credential", ["key", "token"])
 def test_under_a_lease_a_user_that_can_change_is_refused_and_logged_once(
-    make_world: MakeWorld,
     credential: str,
     caplog: pytest.LogCaptureFixture,
     request: pytest.FixtureRequest,
 ) -> None:
-    world = make_world(lease=LEASE)
+    world = World("sync", lease=LEASE)
     name = "User" + "".join(filter(str.isalnum, request.node.name))
     presented = world.create().value.reveal() if credential == "key" else token()
     world.owners["ann"] = Owner("ann", {"tasks:read"}, named(name))
@@ -382,7 +381,7 @@ def test_under_a_lease_a_user_that_can_change_is_refused_and_logged_once(
     assert world.enter(presented).user == "ann"
 
 
-def test_without_a_lease_each_request_has_a_user_of_its_own(make_world: MakeWorld) -> None:
-    world = make_world(find_owner=lambda owner_id: Owner(owner_id, (), Plain()))
+def test_without_a_lease_each_request_has_a_user_of_its_own() -> None:
+    world = World("sync", find_owner=lambda owner_id: Owner(owner_id, (), Plain()))
     presented = world.create().value.reveal()
     assert world.enter(presented).user is not world.enter(presented).user

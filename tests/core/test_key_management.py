@@ -74,7 +74,8 @@ OF_ONE_KEY = [name for name in OPERATIONS if name not in {"create_key", "list_ke
     "kind", [CredentialKind.API_KEY, CredentialKind.TOKEN, "interactive", None]
 )
 @pytest.mark.parametrize("method", MANAGE)
-def test_only_a_login_manages_keys(world: World, method: str, kind: Any) -> None:
+def test_only_a_login_manages_keys(make_world: MakeWorld, method: str, kind: Any) -> None:
+    world = make_world()
     created = world.create()
     world.forget_calls()
     caller = replace(world.login(), kind=kind)
@@ -442,7 +443,8 @@ def test_limits_are_a_value_or_a_function_called_for_each_key(
 # Revoking, deleting, expiring.
 
 
-def test_a_revoked_key_is_refused_at_once_and_permanently(world: World) -> None:
+def test_a_revoked_key_is_refused_at_once_and_permanently(make_world: MakeWorld) -> None:
+    world = make_world()
     created = world.create()
     world.forget_calls()
     record = world.call("revoke_key", world.login(), created.record.id)
@@ -887,8 +889,9 @@ def test_any_text_is_refused_or_a_position(cursor: str) -> None:
 
 @pytest.mark.parametrize("method", OPERATIONS)
 def test_a_store_that_fails_is_unavailable_and_nothing_is_reported(
-    world: World, method: str, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    world = make_world()
     created = world.create()
     world.forget_calls()
     world.store.fail(ConnectionError("the database is gone"))

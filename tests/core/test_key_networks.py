@@ -42,10 +42,8 @@ def lease(request: pytest.FixtureRequest) -> timedelta | None:
 
 
 @pytest.mark.parametrize("address", [INSIDE, MAPPED, "2001:db8::1", "203.0.113.255"])
-def test_a_key_works_from_its_networks(
-    make_world: MakeWorld, lease: timedelta | None, address: str
-) -> None:
-    world = make_world(lease=lease)
+def test_a_key_works_from_its_networks(lease: timedelta | None, address: str) -> None:
+    world = World("sync", lease=lease)
     created = world.create(networks=NETWORKS)
     for _ in range(3):
         principal = enter(world, created, address)
@@ -54,10 +52,8 @@ def test_a_key_works_from_its_networks(
 
 
 @pytest.mark.parametrize("address", NOT_FROM, ids=repr)
-def test_a_key_works_from_nowhere_else(
-    make_world: MakeWorld, lease: timedelta | None, address: str | None
-) -> None:
-    world = make_world(lease=lease)
+def test_a_key_works_from_nowhere_else(lease: timedelta | None, address: str | None) -> None:
+    world = World("sync", lease=lease)
     created = world.create(networks=NETWORKS)
     world.forget_calls()
     for _ in range(3):
@@ -85,8 +81,8 @@ def test_a_list_holds_for_each_request_under_a_warm_lease(make_world: MakeWorld)
     assert codes == ["address_not_allowed", "used", "address_not_allowed", "used"]
 
 
-def test_a_request_from_outside_does_not_keep_others_from_the_lease(make_world: MakeWorld) -> None:
-    world = make_world(lease=LEASE)
+def test_a_request_from_outside_does_not_keep_others_from_the_lease() -> None:
+    world = World("sync", lease=LEASE)
     created = world.create(networks=NETWORKS)
     refused(world, created, OUTSIDE)
     world.forget_calls()
@@ -94,9 +90,9 @@ def test_a_request_from_outside_does_not_keep_others_from_the_lease(make_world: 
     assert world.store.calls == []
 
 
-def test_the_look_up_by_header_alone_finds_no_key_with_networks(make_world: MakeWorld) -> None:
+def test_the_look_up_by_header_alone_finds_no_key_with_networks() -> None:
     """`cached_principal` does not know the address; adapters with threads ask it first."""
-    world = make_world(lease=LEASE, on_event=None)
+    world = World("sync", lease=LEASE, on_event=None)
     limited, free = world.create(networks=NETWORKS), world.create()
     for created in (limited, free):
         enter(world, created, INSIDE)
@@ -109,10 +105,8 @@ def test_the_look_up_by_header_alone_finds_no_key_with_networks(make_world: Make
     assert found[1].key_id == free.record.id
 
 
-def test_a_key_without_networks_and_a_login_work_from_everywhere(
-    make_world: MakeWorld, lease: timedelta | None
-) -> None:
-    world = make_world(lease=lease)
+def test_a_key_without_networks_and_a_login_work_from_everywhere(lease: timedelta | None) -> None:
+    world = World("sync", lease=lease)
     created = world.create()
     for address in (*NOT_FROM, INSIDE):
         principal = enter(world, created, address)
@@ -123,10 +117,8 @@ def test_a_key_without_networks_and_a_login_work_from_everywhere(
 # The order of the checks: only the holder of the right secret learns that there is a list.
 
 
-def test_a_wrong_secret_is_unknown_from_everywhere(
-    make_world: MakeWorld, lease: timedelta | None
-) -> None:
-    world = make_world(lease=lease)
+def test_a_wrong_secret_is_unknown_from_everywhere(lease: timedelta | None) -> None:
+    world = World("sync", lease=lease)
     created = world.create(networks=NETWORKS)
     # A well-formed key of a record with the digest of another one.
     forged = world.auth.rules.key_format.generate()
@@ -140,10 +132,8 @@ def test_a_wrong_secret_is_unknown_from_everywhere(
 
 
 @pytest.mark.parametrize("address", [INSIDE, OUTSIDE, None])
-def test_what_has_ended_is_answered_alike_from_everywhere(
-    make_world: MakeWorld, address: str | None
-) -> None:
-    world = make_world()
+def test_what_has_ended_is_answered_alike_from_everywhere(address: str | None) -> None:
+    world = World("sync")
     created = world.create(networks=NETWORKS)
     for state, error in (
         ({"revoked_at": NOW}, "key_revoked"),
@@ -160,9 +150,9 @@ def test_what_has_ended_is_answered_alike_from_everywhere(
 
 @pytest.mark.parametrize("networks", [frozenset({"everywhere"}), frozenset({"203.0.113.0/24", ""})])
 def test_a_stored_list_that_cannot_be_read_refuses(
-    make_world: MakeWorld, lease: timedelta | None, networks: frozenset[str]
+    lease: timedelta | None, networks: frozenset[str]
 ) -> None:
-    world = make_world(lease=lease)
+    world = World("sync", lease=lease)
     created = world.create()
     world.store.put(replace(created.record, networks=networks))
     for _ in range(2):
@@ -170,8 +160,8 @@ def test_a_stored_list_that_cannot_be_read_refuses(
             enter(world, created, OUTSIDE)
 
 
-def test_an_empty_stored_list_is_nowhere(make_world: MakeWorld, lease: timedelta | None) -> None:
-    world = make_world(lease=lease)
+def test_an_empty_stored_list_is_nowhere(lease: timedelta | None) -> None:
+    world = World("sync", lease=lease)
     created = world.create()
     world.store.put(replace(created.record, networks=frozenset()))
     refused(world, created, INSIDE)
@@ -266,8 +256,8 @@ def test_what_is_verified_again_keeps_its_address(make_world: MakeWorld) -> None
     assert again().networks is None
 
 
-def test_a_connection_ends_when_a_key_gets_networks_that_it_had_not(make_world: MakeWorld) -> None:
-    world = make_world()
+def test_a_connection_ends_when_a_key_gets_networks_that_it_had_not() -> None:
+    world = World("sync")
     created = world.create()
     principal = enter(world, created, INSIDE)
     world.store.put(replace(created.record, networks=frozenset(NETWORKS)))
@@ -275,9 +265,9 @@ def test_a_connection_ends_when_a_key_gets_networks_that_it_had_not(make_world: 
         world.verify_again(principal)
 
 
-def test_a_reference_is_resumed_without_an_address(make_world: MakeWorld) -> None:
+def test_a_reference_is_resumed_without_an_address() -> None:
     """It was made by a request from one of the networks."""
-    world = make_world(hasher=KeyHasher(PepperRing({"p": secrets.token_bytes(32)}, current="p")))
+    world = World("sync", hasher=KeyHasher(PepperRing({"p": secrets.token_bytes(32)}, current="p")))
     created = world.create(networks=NETWORKS)
     reference = world.auth.reference(enter(world, created, INSIDE))
     resumed = world.call("resume", reference)
@@ -288,16 +278,16 @@ def test_a_reference_is_resumed_without_an_address(make_world: MakeWorld) -> Non
         world.call("resume", reference)
 
 
-def test_a_key_is_revoked_from_everywhere(make_world: MakeWorld) -> None:
-    world = make_world()
+def test_a_key_is_revoked_from_everywhere() -> None:
+    world = World("sync")
     created = world.create(networks=NETWORKS)
     assert world.call("revoke_presented_key", created.value.reveal()).revoked_at == NOW
     with refused_with("key_revoked"):
         enter(world, created, INSIDE)
 
 
-def test_a_use_is_an_event_of_the_address(make_world: MakeWorld) -> None:
-    world = make_world()
+def test_a_use_is_an_event_of_the_address() -> None:
+    world = World("sync")
     created = world.create(networks=NETWORKS)
     world.forget_calls()
     world.clock.advance(SECOND)

@@ -57,8 +57,8 @@ def passes(policy: Policy, principal: Principal[str], **path: object) -> bool:
         ([f"task:{number}" for number in range(100)], {f"task:{number}" for number in range(100)}),
     ],
 )
-def test_a_key_keeps_its_resources(make_world: MakeWorld, given: Any, kept: Any) -> None:
-    world = make_world()
+def test_a_key_keeps_its_resources(given: Any, kept: Any) -> None:
+    world = World("sync")
     created = world.create(resources=given)
     assert created.record.resources == world.store.get(created.record.id).resources == kept
     principal = world.enter(created.value.reveal())
@@ -86,17 +86,17 @@ def test_a_key_keeps_its_resources(make_world: MakeWorld, given: Any, kept: Any)
         [f"task:{number}" for number in range(101)],
     ],
 )
-def test_other_resources_are_refused(make_world: MakeWorld, given: Any) -> None:
+def test_other_resources_are_refused(given: Any) -> None:
     with pytest.raises(InputInvalid) as caught:
-        make_world().create(resources=given)
+        World("sync").create(resources=given)
     (error,) = caught.value.errors
     assert error.field == "resources"
     assert error.message
 
 
 @pytest.mark.parametrize("overlap", [timedelta(0), timedelta(hours=1)])
-def test_a_successor_reaches_the_same(make_world: MakeWorld, overlap: timedelta) -> None:
-    world = make_world()
+def test_a_successor_reaches_the_same(overlap: timedelta) -> None:
+    world = World("sync")
     created = world.create(resources=["task:42"])
     successor = world.call("rotate_key", world.login(), created.record.id, overlap=overlap)
     assert successor.record.resources == {"task:42"}
@@ -111,8 +111,8 @@ def test_queued_work_reaches_what_its_key_does(make_world: MakeWorld) -> None:
     assert not passes(require("tasks:run"), resumed)
 
 
-def test_a_lease_covers_a_key_with_its_resources(make_world: MakeWorld) -> None:
-    world = make_world(lease=timedelta(milliseconds=250))
+def test_a_lease_covers_a_key_with_its_resources() -> None:
+    world = World("sync", lease=timedelta(milliseconds=250))
     for resources in (["task:42"], ["task:43"], None):
         value = world.create(resources=resources).value.reveal()
         for _ in range(2):

@@ -196,10 +196,10 @@ def test_no_spelling_of_a_token_of_an_issuer_is_handed_to_a_function(
 @pytest.mark.parametrize("tokens", [True, False], ids=["with tokens", "without"])
 @pytest.mark.parametrize("index", [0, 1], ids=["header", "claims"])
 def test_a_credential_that_is_nested_deep_is_handed_to_no_function(
-    make_world: MakeWorld, index: int, tokens: bool, caplog: pytest.LogCaptureFixture
+    index: int, tokens: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = Logins()
-    world = make_world(logins=[known.find], **({} if tokens else {"tokens": []}))
+    world = World("sync", logins=[known.find], **({} if tokens else {"tokens": []}))
     for nested in (NESTED, "[" * 2000 + "]" * 2000):
         parts = ['{"alg": "HS256"}', '{"sub": "7"}']
         parts[index] = parts[index][:-1] + f', "x": {nested}}}'
@@ -289,10 +289,8 @@ def test_any_other_result_is_503_and_says_what_to_return(
     assert "Let it return Login(…), or None" in only(caplog).getMessage()
 
 
-def test_what_a_request_repeats_is_logged_once(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = make_world(logins=[lambda _: 7])
+def test_what_a_request_repeats_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World("sync", logins=[lambda _: 7])
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             world.enter(OPAQUE)
@@ -337,9 +335,9 @@ def test_the_session_that_a_login_names_is_looked_up(world: World, logins: Login
             world.enter(OPAQUE)
 
 
-def test_without_find_session_the_name_is_kept(make_world: MakeWorld) -> None:
+def test_without_find_session_the_name_is_kept() -> None:
     known = Logins(**{OPAQUE: Login("ann", session_id="s9")})
-    world = make_world(logins=[known.find], find_session=None)
+    world = World("sync", logins=[known.find], find_session=None)
     assert world.enter(OPAQUE).session_id == "s9"
 
 
@@ -357,10 +355,10 @@ def test_the_owner_of_a_login_is_read_anew(world: World, logins: Logins) -> None
             world.enter(OPAQUE)
 
 
-def test_without_issuers_every_jwt_is_for_the_functions(make_world: MakeWorld) -> None:
+def test_without_issuers_every_jwt_is_for_the_functions() -> None:
     credential = token()
     known = Logins(**{credential: Login("bob")})
-    world = make_world(logins=[known.find], tokens=[])
+    world = World("sync", logins=[known.find], tokens=[])
     assert world.enter(credential).owner.id == "bob"
 
 
@@ -385,7 +383,8 @@ def test_a_login_says_what_is_wrong_with_it(arguments: dict[str, Any], sentence:
 
 
 def test_a_wrong_login_in_a_function_is_503_with_its_sentence(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def find_by_number(_: str) -> Login:
         return Login(7)  # type: ignore[arg-type]
@@ -403,10 +402,8 @@ def ask(world: World, header: list[str], *functions: Callable[[object], object])
     return world.call("authenticate", header, RequestLogins(functions, "request"))
 
 
-def test_without_a_bearer_credential_the_rest_of_the_request_is_asked(
-    make_world: MakeWorld,
-) -> None:
-    world = make_world()
+def test_without_a_bearer_credential_the_rest_of_the_request_is_asked() -> None:
+    world = World("sync")
     none, ann, bob = (Logins(request=each) for each in (None, Login("ann"), Login("bob")))
     for header in ([], [""], ["Basic YTpi"]):
         principal = ask(world, header, none.find, ann.find, bob.find)
@@ -426,8 +423,8 @@ def test_a_login_elsewhere_in_a_request_of_another_site_does_not_count(
             world.call("authenticate", [], asked)
 
 
-def test_a_login_elsewhere_in_the_request_ends_with_its_session(make_world: MakeWorld) -> None:
-    world = make_world()
+def test_a_login_elsewhere_in_the_request_ends_with_its_session() -> None:
+    world = World("sync")
     known = Logins(request=Login("ann", session_id="s1"))
     world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + SECOND)
     assert ask(world, [], known.find).session_id == "s1"
@@ -566,7 +563,7 @@ def test_a_lease_on_a_login_ends_with_the_lease_and_with_its_session(
 
 
 def test_spellings_of_one_login_evict_no_entry_of_another_credential(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("msk_auth.leases.MAX_ENTRIES", 80)
 
@@ -575,7 +572,7 @@ def test_spellings_of_one_login_evict_no_entry_of_another_credential(
         name = credential.replace("~", "")
         return Login(name, valid_until=NOW + HOUR) if name in ("ann", "bob") else None
 
-    world = make_world(logins=[lenient], lease=LEASE, on_event=None)
+    world = World("sync", logins=[lenient], lease=LEASE, on_event=None)
     others = ["bob", *(world.create().value.reveal() for _ in range(5)), token(), token(jti="2")]
     for credential in others:
         world.enter(credential)

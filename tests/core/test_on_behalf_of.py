@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case, refused_with
-from tests.core.support import NOW, SECOND, World, token
+from tests.core.support import BLOCKING, NOW, SECOND, World, token
 from tests.core.test_key_management import OPERATIONS as METHODS
 
 from msk_auth import CredentialKind, KeyLimits, Owner, Principal, Session
@@ -86,8 +86,8 @@ class Team:
 
 
 @pytest.fixture
-def team(make_world: Callable[..., World]) -> Team:
-    return Team(make_world)
+def team() -> Team:
+    return Team(BLOCKING)
 
 
 def test_a_person_makes_a_key_that_is_the_accounts(team: Team) -> None:
@@ -99,7 +99,8 @@ def test_a_person_makes_a_key_that_is_the_accounts(team: Team) -> None:
     assert (principal.owner.id, principal.permissions) == (ACME, {READ})
 
 
-def test_each_event_names_the_person_and_the_account(team: Team) -> None:
+def test_each_event_names_the_person_and_the_account(make_world: Callable[..., World]) -> None:
+    team = Team(make_world)
     world, ann = team.world, team.world.login()
     created = team.create()
     successor = team.call("rotate_key", created.record.id)
@@ -375,8 +376,9 @@ def replace_owner(owner: Owner[Any], **changes: Any) -> Owner[Any]:
 @pytest.mark.parametrize("what", MEANWHILE)
 @pytest.mark.parametrize("method", MAKING)
 def test_no_key_is_made_for_a_person_who_may_not_any_more(
-    team: Team, method: str, what: str
+    make_world: Callable[..., World], method: str, what: str
 ) -> None:
+    team = Team(make_world)
     created = team.create()
     team.forget()
     caller = replace(team.world.login(), session_id="s1")
@@ -526,10 +528,8 @@ def test_forgetting_the_person_leaves_the_keys_of_the_account(team: Team) -> Non
     assert team.world.enter(created.value.reveal()).owner.id == ACME
 
 
-def test_a_login_with_a_session_acts_where_no_sessions_are_looked_up(
-    make_world: Callable[..., World],
-) -> None:
-    world = make_world(find_session=None, may_act_for=lambda _principal, _owner: {READ})
+def test_a_login_with_a_session_acts_where_no_sessions_are_looked_up() -> None:
+    world = World("sync", find_session=None, may_act_for=lambda _principal, _owner: {READ})
     world.owners[ACME] = Owner(ACME, {READ}, "Acme")
     login = world.enter(token())
     assert login.session_id == "s1"

@@ -52,8 +52,11 @@ def audited(world: World) -> Audited:
     return Audited(world)
 
 
-def test_each_change_by_a_login_has_its_event_with_the_principal(audited: Audited) -> None:
-    world = audited.world
+def test_each_change_by_a_login_has_its_event_with_the_principal(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    audited = Audited(world)
     ann = world.login()
     created = audited.call("create_key", ann, name="ci")
     expected: list[KeyEvent] = [KeyEvent("created", NOW, created.record, ann)]

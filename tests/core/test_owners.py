@@ -135,12 +135,10 @@ def test_a_login_from_before_its_owner_is_refused(
 
 
 @pytest.mark.parametrize("claim", ["auth_time", "iat"])
-def test_a_login_of_the_applications_own_is_compared_where_its_moment_is_known(
-    make_world: MakeWorld, claim: str
-) -> None:
+def test_a_login_of_the_applications_own_is_compared_where_its_moment_is_known(claim: str) -> None:
     """The guide says what to do about the others. `iat` is when a token was renewed, and no moment of a login."""
     claims = {"sub": "ann", claim: int(NOW.timestamp())}
-    world = make_world(logins=[lambda _credential: Login.from_claims(claims)])
+    world = World("sync", logins=[lambda _credential: Login.from_claims(claims)])
     world.owners["ann"] = ann(NOW + SECOND)
     if claim == "iat":
         assert world.enter("a-login").owner.since == NOW + SECOND
@@ -208,8 +206,8 @@ def test_forgetting_again_changes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("owner_id", ["bob", "nobody", "", "\x00", "x" * 1000])
-def test_an_owner_without_keys_is_forgotten_too(make_world: MakeWorld, owner_id: str) -> None:
-    world = make_world(lease=LEASE)
+def test_an_owner_without_keys_is_forgotten_too(owner_id: str) -> None:
+    world = World("sync", lease=LEASE)
     created = world.create()
     assert world.call("forget_owner", owner_id) == 0
     # What the application did before it called this is as good as a revocation.
@@ -315,8 +313,9 @@ class StatementError(Exception):
 @pytest.mark.parametrize("place", ["owner of a key", "owner of a token", "session"])
 @pytest.mark.parametrize("number", range(3))
 def test_an_id_that_a_look_up_cannot_read_is_nobodys(
-    world: World, place: str, number: int, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, place: str, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    world = make_world()
     failure = [ValueError("for int()"), DataError("out of range"), StatementError()][number]
     credential = world.create().value.reveal() if place == "owner of a key" else token()
     table = world.sessions if place == "session" else world.owners
