@@ -192,7 +192,7 @@ def test_a_format_claims_its_prefix_only() -> None:
     ["", "m", "Msk", "MSK", "1sk", "ms_k", "ms-k", "ms k", "msk\n", "é2", "m" * 17, "m.k", "m٣"],
 )
 def test_a_prefix_of_another_form_is_refused_while_starting(prefix: str) -> None:
-    with pytest.raises(ConfigurationError, match="2 to 16 characters"):
+    with pytest.raises(ConfigurationError, match=r"Use 2 to 16 characters, .*such as 'msk'"):
         KeyFormat(prefix)
 
 
@@ -233,7 +233,9 @@ def test_a_prefix_that_looks_like_a_jwt_is_refused_while_starting(prefix: str) -
         lambda: KeyFormat(prefix),
         lambda: KeyFormat(older_prefixes=[prefix]),
     ):
-        with pytest.raises(ConfigurationError, match="looks like the beginning of a JWT"):
+        with pytest.raises(
+            ConfigurationError, match=r"beginning of a JWT\. Choose one that does not"
+        ):
             make()
 
 

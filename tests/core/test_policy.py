@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import case
 from tests.core.support import MICROSECOND, NOW, SECOND
 
 from msk_auth import (
@@ -233,6 +234,13 @@ def test_what_cannot_be_a_permission_is_refused_while_starting(wrong: str) -> No
             make()
 
 
+@pytest.mark.parametrize("guard", [require, require_interactive])
+def test_what_is_no_text_is_no_permission(guard: Any) -> None:
+    for wrong in (["tasks:read"], guard, None, 5):
+        with case(wrong), pytest.raises(ConfigurationError, match="is not a permission"):
+            guard(wrong)
+
+
 def test_the_longest_permission_works() -> None:
     assert require("x" * 100).permissions == {"x" * 100}
 
@@ -241,6 +249,8 @@ def test_the_longest_permission_works() -> None:
 def test_an_age_that_no_login_can_meet_is_refused_at_start(max_age: timedelta) -> None:
     with pytest.raises(ConfigurationError, match="at least one second"):
         require_interactive(max_age=max_age)
+    with pytest.raises(ConfigurationError, match="such as timedelta"):
+        require_interactive(max_age=max_age.total_seconds())  # type: ignore[arg-type]
 
 
 def test_an_age_without_a_login_is_refused_while_starting() -> None:

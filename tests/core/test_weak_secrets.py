@@ -163,6 +163,7 @@ KEYS: dict[str, bytes] = {
         .split()[1]
     ),
     "certificate, PEM": certificate(Encoding.PEM),
+    "private, PEM": signing_key("ES256").export(),
     "JWK": json.dumps(signing_key("ES256").jwk()).encode(),
     "JWK, minimal": b'{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}',
     "JWK set": json.dumps({"keys": [signing_key("RS256").jwk()]}).encode(),

@@ -48,7 +48,9 @@ def cached() -> Cached:
 
 @pytest.mark.parametrize("duration", [timedelta(0), -MICROSECOND, MAX_LEASE + MICROSECOND])
 def test_a_lease_is_longer_than_nothing_and_bounded(duration: timedelta) -> None:
-    with pytest.raises(ConfigurationError, match="at most 5 seconds"):
+    with pytest.raises(
+        ConfigurationError, match=r"at most 5 seconds, such as timedelta\(milliseconds=250\)"
+    ):
         LeaseCache(duration, clock=FrozenClock(NOW))
 
 

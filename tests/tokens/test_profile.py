@@ -423,11 +423,15 @@ def test_a_login_that_the_other_clock_puts_ahead_is_one_of_now() -> None:
     assert profile().verify(issued, NOW).authenticated_at == NOW
 
 
-def test_an_exchange_needs_a_time_with_its_zone() -> None:
-    with pytest.raises(ValueError, match="time zone"):
-        profile().exchange(
-            principal_of(CredentialKind.TOKEN), now=NOW.replace(tzinfo=None), lifetime=HOUR
-        )
+def test_a_time_has_its_zone() -> None:
+    naive = NOW.replace(tzinfo=None)
+    for issue in (
+        lambda: profile().exchange(principal_of(CredentialKind.TOKEN), now=naive, lifetime=HOUR),
+        lambda: profile().issue(subject="u", now=naive, lifetime=HOUR),
+        lambda: profile().issue(subject="u", now=NOW, authenticated_at=naive, lifetime=HOUR),
+    ):
+        with pytest.raises(ValueError, match="time zone"):
+            issue()
 
 
 # Interoperability with a library that is not ours.
@@ -456,13 +460,16 @@ def test_a_token_of_the_profile_that_another_library_made_is_accepted(
         ({"max_lifetime": -HOUR}, "at least one second"),
         ({"leeway": -SECOND}, "between 0 and 5 minutes"),
         ({"leeway": timedelta(minutes=5, seconds=1)}, "between 0 and 5 minutes"),
+        ({"keys": []}, r"needs at least one key: \[SigningKey\("),
+        ({"keys": [signing_key(), signing_key("ES256")]}, r"share an id: \['k1', 'k1'\]"),
     ],
 )
 def test_a_profile_that_cannot_be_safe_is_refused_while_starting(
     options: dict[str, Any], message: str
 ) -> None:
+    settings = {"issuer": ISSUER, "audience": AUDIENCE, "keys": [signing_key()], **options}
     with pytest.raises(ConfigurationError, match=message):
-        profile(**options)
+        TokenProfile(**settings)
 
 
 def test_the_shortest_longest_lifetime_works() -> None:

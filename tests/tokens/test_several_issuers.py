@@ -175,6 +175,8 @@ def test_an_issuer_of_the_applications_own_tokens_has_no_other_configuration() -
     for issuers in ([ACCESS.made()], [ACCESS.made(), ID.made()]):
         with pytest.raises(ConfigurationError, match="same issuer"):
             authenticator(*issuers, tokens=own)
+    with pytest.raises(ConfigurationError, match="Two token profiles have the same issuer"):
+        Authenticator(MemoryKeyStore(), find_owner=lambda _: None, tokens=[own, own])
 
 
 def test_configurations_of_one_issuer_share_its_keys_unless_they_are_given() -> None:

@@ -172,7 +172,10 @@ def test_a_pem_that_cannot_be_read_is_refused_without_quoting_it(
     "algorithm", ["none", "None", "NONE", "", "HS384", "HS512", "PS256", "ES512", "EdDSA", "hs256"]
 )
 def test_an_algorithm_outside_the_profile_is_refused(algorithm: Any) -> None:
-    assert refusal(algorithm, b"s" * 64).startswith(f"The algorithm '{algorithm}' is not supported")
+    message = f"The algorithm '{algorithm}' is not supported. Use one of "
+    assert refusal(algorithm, b"s" * 64).startswith(message)
+    with pytest.raises(ConfigurationError, match="is not supported"):
+        SigningKey.generate("k", algorithm)
 
 
 @pytest.mark.parametrize("kid", ["", "a b", "a/b", "../k", "k\n", "k\x00", "é", "k" * 65, "k'--"])
