@@ -1,8 +1,8 @@
 """Attacks on login tokens, by the sections of RFC 8725 (JWT Best Current Practices) and RFC 7519 they are about.
 
 Every one of them is refused with the same `token_invalid`, whichever check it fails, and raises nothing else. Attacks on what a
-verifier decides meet the application's own profile with each algorithm, and the token of each identity provider. Those on the
-format of a token meet one profile: a token is parsed before any issuer gets it.
+verifier decides meet the application's own profile with each algorithm, and the tokens of identity providers that differ in what
+is attacked. Those on the format of a token meet one profile: a token is parsed before any issuer gets it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.core.support import (
     valid_header,
 )
 from tests.tokens.provider import public_jwk
-from tests.tokens.shapes import EC_KEY, RSA_KEY, SHAPES, Shape
+from tests.tokens.shapes import EC_KEY, RSA_KEY, SHAPES, Shape, differing
 from tests.tokens.test_signing import ALGORITHMS, public_bytes
 
 from msk_auth import ExternalIdentity, Owner, SigningKey, TokenProfile, require_interactive
@@ -147,9 +147,11 @@ def of_provider(shape: Shape) -> Target:
     )
 
 
+# What a header may have is the same for all providers but for `typ`. Supabase signs with another algorithm.
+OF_PROVIDERS = {name: of_provider(SHAPES[name]) for name in (*differing("types"), "Supabase")}
 TARGETS = {
     **{f"own {algorithm}": own(algorithm) for algorithm in ALGORITHMS},
-    **{name: of_provider(shape) for name, shape in SHAPES.items()},
+    **OF_PROVIDERS,
 }
 EACH_TARGET = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 ATTACKER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -243,7 +245,7 @@ def test_a_foreign_key_under_the_same_id_is_refused(target: Target) -> None:
 @EACH_TARGET
 def test_the_right_key_under_another_algorithms_name_is_refused(target: Target) -> None:
     # The signed header names it, and the signature is of another algorithm.
-    for alg in (
+    for alg in [
         "RS384",
         "PS256",
         "PS512",
@@ -254,7 +256,7 @@ def test_the_right_key_under_another_algorithms_name_is_refused(target: Target) 
         "es256",
         "hs256",
         "RSA",
-    ):
+    ]:
         with case(alg):
             target.refuses(target.token({**target.header, "alg": alg}))
 
@@ -320,11 +322,11 @@ def test_the_applications_tokens_have_no_other_member_in_their_header(
             target.refuses(target.token(others))
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_header_members_that_are_not_critical_are_ignored(name: str) -> None:
+def test_header_members_that_are_not_critical_are_ignored() -> None:
     # RFC 7515, section 4. None of them is a key that is used: see the foreign key above.
     members = {"x5t": "AA", "jku": "https://attacker.example/keys", "cat": "cl_B7", "": ""}
-    TARGETS[name].verify(TARGETS[name].token({**SHAPES[name].header, **members}))
+    for target in OF_PROVIDERS.values():
+        target.verify(target.token({**target.header, **members}))
 
 
 KIDS: list[object] = [
@@ -433,20 +435,18 @@ def test_a_moment_that_is_no_whole_number_of_seconds_is_refused(name: str) -> No
                 assert_refused(sign(valid_header(), {**valid_claims(), name: value}))
 
 
-@pytest.mark.parametrize(
-    "number", [f"{T}.0", f"{T}e0", f"{T}.5", "1e999", "-1e999", f"{T / 1e9}e9"]
-)
-def test_a_moment_spelt_as_a_fraction_is_refused(number: str) -> None:
+def test_a_moment_spelt_as_a_fraction_is_refused() -> None:
     claims = json.dumps(valid_claims(auth_time=None))[:-1]
-    assert_refused(sign(valid_header(), f'{claims}, "auth_time": {number}}}'))
+    for number in (f"{T}.0", f"{T}e0", f"{T}.5", "1e999", "-1e999", f"{T / 1e9}e9"):
+        with case(number):
+            assert_refused(sign(valid_header(), f'{claims}, "auth_time": {number}}}'))
 
 
-@pytest.mark.parametrize(
-    "number", ["1" * 5000, "0x10", "+1", "01", "1_000", "NaN", "Infinity", "٣"]
-)
-def test_what_is_no_number_of_json_is_refused(number: str) -> None:
+def test_what_is_no_number_of_json_is_refused() -> None:
     claims = json.dumps(valid_claims())[:-1]
-    assert_refused(sign(valid_header(), f'{claims}, "x": {number}}}'))
+    for number in ("1" * 5000, "0x10", "+1", "01", "1_000", "NaN", "Infinity", "٣"):
+        with case(number):
+            assert_refused(sign(valid_header(), f'{claims}, "x": {number}}}'))
 
 
 @pytest.mark.parametrize("name", ["sub", "jti", "sid"])
@@ -485,9 +485,9 @@ ODD_FOR_PROVIDERS = [
 ]
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", differing("subject", "audience", "authenticated_at"))
 def test_odd_values_of_a_providers_claims_are_refused(name: str) -> None:
-    shape, target = SHAPES[name], TARGETS[name]
+    shape, target = SHAPES[name], of_provider(SHAPES[name])
     # The subject of Okta's access tokens is `uid`.
     subject = "uid" if name == "Okta, access" else "sub"
     for claim in ("iss", subject, "iat", "exp", shape.audience):
@@ -511,13 +511,24 @@ def test_claims_are_no_default_for_one_another() -> None:
     assert_refused(token(exp=None, expires_in=3600))
 
 
-@pytest.mark.parametrize(
-    "claims",
-    ["[]", '"ann"', "1", "null", "true", "", " ", "{", "{}", "[{}]", "{'sub': 'ann'}", "{]"],
-)
-def test_claims_that_are_no_object_are_refused(claims: str) -> None:
-    assert_refused(sign(valid_header(), claims))
-    assert_refused(sign(claims, valid_claims()))
+def test_claims_that_are_no_object_are_refused() -> None:
+    for claims in (
+        "[]",
+        '"ann"',
+        "1",
+        "null",
+        "true",
+        "",
+        " ",
+        "{",
+        "{}",
+        "[{}]",
+        "{'sub': 'ann'}",
+        "{]",
+    ):
+        with case(claims):
+            assert_refused(sign(valid_header(), claims))
+            assert_refused(sign(claims, valid_claims()))
 
 
 # RFC 7515, section 2 and RFC 4648, section 3.5: one token has one spelling.
@@ -694,21 +705,11 @@ def test_digits_without_end_are_refused_quickly() -> None:
 # Every single change, everywhere.
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@given(data=st.data())
-def test_any_single_character_changed_is_refused(algorithm: AlgorithmName, data: Any) -> None:
-    text = TOKENS[algorithm]
-    position = data.draw(st.integers(0, len(text) - 1))
-    other = data.draw(st.characters().filter(lambda character: character != text[position]))
-    changed = text[:position] + other + text[position + 1 :]
-    assert_refused(changed, profile(signing_key(algorithm)))
-
-
 @pytest.mark.parametrize("algorithm", ["HS256", "ES256", "Ed25519"])
 def test_every_character_of_a_token_matters(algorithm: AlgorithmName) -> None:
     text, verifier = TOKENS[algorithm], profile(signing_key(algorithm))
     for position, character in enumerate(text):
-        for other in "A_9.":
+        for other in "A_9.=é":
             if other != character:
                 assert_refused(text[:position] + other + text[position + 1 :], verifier)
         assert_refused(text[:position] + text[position + 1 :], verifier)
@@ -750,7 +751,7 @@ def test_any_json_in_a_providers_claim_is_refused_or_taken_literally(
 ) -> None:
     shape = SHAPES[name]
     claim = data.draw(st.sampled_from(list(shape.claims)))
-    text = TARGETS[name].token(claims={**shape.claims, claim: value})
+    text = of_provider(shape).token(claims={**shape.claims, claim: value})
     try:
         verified = shape.issuer.authenticate(parsed(text), NOW)
     except CredentialRefused:

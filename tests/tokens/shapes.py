@@ -307,3 +307,12 @@ DOCUMENTS: dict[str, dict[str, Any]] = json.loads(
 )
 
 SHAPES = {name: replace(row, **DOCUMENTS[name]) for name, row in ROWS.items()}
+
+
+def differing(*attributes: str) -> list[str]:
+    """One shape for each set of values of these attributes of the rules: those that agree in them run the same code."""
+    chosen = {
+        tuple(getattr(shape.issuer.rules, each) for each in attributes): name
+        for name, shape in reversed(SHAPES.items())
+    }
+    return [*reversed(chosen.values())]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case, refused_with
 from tests.core.support import NOW, World, parsed, token
-from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, jwks, sign
+from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, differing, jwks, sign
 
 from msk_auth import ExternalIdentity, Owner
 from msk_auth.errors import ConfigurationError, CredentialRefused
@@ -26,6 +26,8 @@ from msk_auth.tokens.issuers import (
     RemoteKeySet,
     TokenRules,
 )
+
+EACH_KIND = pytest.mark.parametrize("name", differing("kind"))
 
 
 class AnyKeySet(PinnedKeySet):
@@ -74,6 +76,8 @@ def test_a_token_as_its_provider_documents_it_is_accepted(name: str) -> None:
     assert verified.expires_at.timestamp() == shape.claims["exp"]
     known = "auth_time" in shape.claims or name == "Clerk"
     assert (verified.authenticated_at is not None) is known
+    # The type that RFC 7519 recommends. Some providers send none today, and could begin to.
+    assert verify(shape.issuer, shape.token(header={"typ": "JWT"})) is not None
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -162,7 +166,7 @@ def test_an_id_token_for_several_audiences_names_this_client_as_authorized() -> 
     assert interactive("OIDC, ID", aud=audience, azp="s6BhdRkqt3")
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", differing("kind", "audience"))
 def test_the_audience_is_always_checked(name: str) -> None:
     for audience in [None, "", "other", [], ["other"], [["x"]], {"x": 1}, 1, True]:
         with case(audience):
@@ -320,7 +324,7 @@ def test_the_claims_that_show_the_kind_of_a_token_are_required(
 # What is no login anywhere (RFC 8417), bound to a key (RFC 7800), or used by another party (RFC 8693).
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@EACH_KIND
 def test_a_logout_token_and_every_other_security_event_is_refused(name: str) -> None:
     for events in ({"http://schemas.openid.net/event/backchannel-logout": {}}, {}, None, []):
         claims = {**SHAPES[name].claims, "events": events}
@@ -339,7 +343,7 @@ def test_rules_for_logout_tokens_accept_these_and_no_login() -> None:
         verify(issuer, shape.token())
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@EACH_KIND
 def test_a_token_that_is_bound_to_a_key_is_no_bearers(name: str) -> None:
     for cnf in ({"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}, {"x5t#S256": "x"}, None):
         bound = sign(SHAPES[name].header, {**SHAPES[name].claims, "cnf": cnf})
@@ -349,7 +353,7 @@ def test_a_token_that_is_bound_to_a_key_is_no_bearers(name: str) -> None:
             assert verify(SHAPES[name].made(allow_bound=True), bound) is not None
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@EACH_KIND
 def test_a_token_that_another_party_uses_is_never_a_persons(name: str) -> None:
     for act in ({"sub": "user_admin"}, {}, None):
         token = sign(SHAPES[name].header, {**SHAPES[name].claims, "act": act})
@@ -371,7 +375,7 @@ def scopes(name: str, grants: Any, **changes: object) -> frozenset[str] | None:
     return verified.scopes
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@EACH_KIND
 def test_a_claim_limits_what_every_token_may_do(name: str) -> None:
     assert scopes(name, None) is None
     named = f"{SHAPES[name].issuer.rules.kind}-permissions"
@@ -667,7 +671,7 @@ def test_an_application_can_have_rules_for_another_kind_of_token() -> None:
 # Times.
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", differing("authenticated_at"))
 def test_times_are_numbers_with_or_without_a_fraction(name: str) -> None:
     changes = {"iat": T - 0.5, "exp": T + 30.25}
     assert verify(SHAPES[name].issuer, SHAPES[name].token(**changes)) is not None
@@ -678,13 +682,7 @@ def test_times_are_numbers_with_or_without_a_fraction(name: str) -> None:
         assert refused(name, **{claim: None}) == "token_invalid"
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_the_type_that_rfc_7519_recommends_is_always_accepted(name: str) -> None:
-    # Some providers send none today, and could begin to.
-    assert verify(SHAPES[name].issuer, SHAPES[name].token(header={"typ": "JWT"})) is not None
-
-
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", differing("authenticated_at", "max_lifetime"))
 def test_a_token_outside_its_time_is_refused(name: str) -> None:
     shape, leeway = SHAPES[name], timedelta(seconds=30)
     end = NOW + timedelta(seconds=int(str(shape.claims["exp"])) - T)
@@ -743,15 +741,14 @@ def test_the_age_from_clerk_is_in_minutes(fva: object, age: int | None) -> None:
 # Set-ups.
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_an_issuer_fetches_keys_by_itself(name: str) -> None:
-    issuer = SHAPES[name].make(grants=None)
+def test_an_issuer_fetches_keys_by_itself() -> None:
+    shape = SHAPES["Google"]
+    issuer = shape.make(grants=None)
     assert isinstance(issuer.keys, RemoteKeySet)
-    assert issuer.keys.issuer == issuer.names[0]
-    assert repr(issuer) == f"<ExternalIssuer {issuer.provider} {issuer.keys.issuer!r}>"
-    pinned = SHAPES[name].issuer
-    pinned.open()
-    pinned.close()
+    assert issuer.keys.issuer == "https://accounts.google.com"
+    assert repr(issuer) == f"<ExternalIssuer {issuer.provider} 'https://accounts.google.com'>"
+    shape.issuer.open()
+    shape.issuer.close()
 
 
 LOGIN = "https://login.example"
