@@ -94,15 +94,6 @@ def test_other_resources_are_refused(given: Any) -> None:
     assert error.message
 
 
-@pytest.mark.parametrize("overlap", [timedelta(0), timedelta(hours=1)])
-def test_a_successor_reaches_the_same(overlap: timedelta) -> None:
-    world = World("sync")
-    created = world.create(resources=["task:42"])
-    successor = world.call("rotate_key", world.login(), created.record.id, overlap=overlap)
-    assert successor.record.resources == {"task:42"}
-    assert world.enter(successor.value.reveal()).resources == {"task:42"}
-
-
 def test_queued_work_reaches_what_its_key_does(make_world: MakeWorld) -> None:
     world = make_world(hasher=KeyHasher(PepperRing({"1": SECRET}, current="1")))
     principal = world.enter(world.create(resources=["task:42"]).value.reveal())

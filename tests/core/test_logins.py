@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.cases import refused_with
+from tests.cases import case, refused_with
 from tests.core.support import (
     MICROSECOND,
     NOW,
@@ -42,7 +40,6 @@ from msk_auth.errors import (
     CredentialsMissing,
     InteractiveRequired,
     LoginTooOld,
-    Problem,
     RequestMalformed,
     StoreUnavailable,
 )
@@ -79,17 +76,22 @@ def logins() -> Logins:
     return Logins(**{credential: Login("ann") for credential in CREDENTIALS})
 
 
-@pytest.fixture(params=["blocking", "plain", "awaited"])
-def world(request: pytest.FixtureRequest, logins: Logins) -> Iterator[World]:
-    """A function under the authenticator that blocks; one of either kind under the one that awaits."""
-    find = logins.find_async if request.param == "awaited" else logins.find
-    with closing(World("sync" if request.param == "blocking" else "async", logins=[find])) as world:
-        yield world
+@pytest.fixture
+def world(logins: Logins) -> World:
+    return World("sync", logins=[logins.find])
 
 
+@pytest.mark.parametrize("kind", ["blocking", "plain", "awaited"])
 def test_a_function_is_called_with_the_credential_and_its_login_is_a_person(
-    world: World, logins: Logins
+    kind: str, logins: Logins
 ) -> None:
+    """A function under the authenticator that blocks; one of either kind under the one that awaits."""
+    find = logins.find_async if kind == "awaited" else logins.find
+    with closing(World("sync" if kind == "blocking" else "async", logins=[find])) as world:
+        enter_with_each(world, logins)
+
+
+def enter_with_each(world: World, logins: Logins) -> None:
     for credential in CREDENTIALS:
         principal = world.enter(credential)
         assert principal.kind is CredentialKind.INTERACTIVE
@@ -101,19 +103,6 @@ def test_a_function_is_called_with_the_credential_and_its_login_is_a_person(
         assert (principal.key_id, principal.expires_at, principal.identity) == (None, None, None)
         assert logins.asked == [credential]
         logins.asked.clear()
-
-
-def test_a_login_makes_keys_and_is_watched(world: World) -> None:
-    principal = world.enter(OPAQUE)
-    key = world.call("create_key", principal, name="ci")
-    assert world.enter(key.value.reveal()).owner.id == "ann"
-
-
-def test_an_unknown_age_fails_max_age_and_nothing_else(world: World) -> None:
-    principal = world.enter(OPAQUE)
-    world.auth.authorize(principal, require_interactive("tasks:run"))
-    with pytest.raises(LoginTooOld):
-        world.auth.authorize(principal, require_interactive(max_age=HOUR))
 
 
 def test_a_known_age_is_compared(world: World, logins: Logins) -> None:
@@ -279,22 +268,18 @@ def test_an_exception_is_503_and_logged_once_without_the_credential(
     "answer", [True, False, "ann", {"owner_id": "ann"}, Owner("ann", (), 0), 0]
 )
 def test_any_other_result_is_503_and_says_what_to_return(
-    world: World, logins: Logins, answer: object, caplog: pytest.LogCaptureFixture
+    answer: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logins.known[OPAQUE] = answer
-    for _ in range(2):
-        with pytest.raises(StoreUnavailable):
-            world.enter(OPAQUE)
-    assert OPAQUE not in caplog.text
-    assert "Let it return Login(…), or None" in only(caplog).getMessage()
-
-
-def test_what_a_request_repeats_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    world = World("sync", logins=[lambda _: 7])
+    first, second = Logins(**{OPAQUE: answer}), Logins(**{OPAQUE: Login("ann")})
+    world = World("sync", logins=[first.find, second.find])
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             world.enter(OPAQUE)
-    assert "<lambda> returned int." in only(caplog).getMessage()
+    assert second.asked == []
+    assert OPAQUE not in caplog.text
+    message = only(caplog).getMessage()
+    assert f"Logins.find returned {type(answer).__name__}." in message
+    assert "Let it return Login(…), or None" in message
 
 
 def test_a_blocking_authenticator_awaits_nothing() -> None:
@@ -446,70 +431,18 @@ HEADERS: dict[str, str | None] = {
 }
 
 
-@given(
-    header=st.sampled_from(sorted(HEADERS)),
-    answers=st.lists(
-        st.sampled_from(
-            [None, Login("bob"), ValueError(), CredentialRefused("token_expired"), "wrong"]
-        ),
-        max_size=3,
-    ),
-)
-def test_a_header_decides_alone_whatever_the_request_has(
-    header: str, answers: list[object]
-) -> None:
-    world = World("sync")
-    sent = header.replace("<key>", world.create().value.reveal()).replace("<jwt>", token())
-    sources = [Logins(request=each) for each in answers]
-    functions = [each.find for each in sources]
-    refusal = HEADERS[header]
-    if refusal is None:
-        assert ask(world, [sent], *functions).owner.id == "ann"
-    else:
-        with refused_with(refusal):
-            ask(world, [sent], *functions)
-    assert all(each.asked == [] for each in sources)
-
-
-@given(
-    credential=st.sampled_from([*CREDENTIALS, "<key>", "<jwt>", "msk_nonsense"]),
-    answers=st.lists(
-        st.sampled_from([None, "ann", "bob", "error", "refusal", "wrong"]), max_size=4
-    ),
-)
-def test_the_order_of_decision(credential: str, answers: list[str | None]) -> None:
-    results: dict[Any, Any] = {
-        "ann": Login("ann"), "bob": Login("bob"), "error": ValueError(), "refusal": CredentialRefused("token_expired"), "wrong": 7,
-    }  # fmt: skip
-    sources = [Logins() for _ in answers]
-    world = World("sync", logins=[each.find for each in sources])
-    sent = credential.replace("<key>", world.create().value.reveal()).replace("<jwt>", token())
-    for source, answer in zip(sources, answers, strict=True):
-        source.known[sent] = results.get(answer)
-    is_ours = credential in {"<key>", "<jwt>", "msk_nonsense"}
-    decided_by = next((n for n, answer in enumerate(answers) if answer is not None), len(answers))
-    outcome: object
-    try:
-        outcome = world.enter(sent).owner.id
-    except Problem as error:
-        outcome = error.code
-    if is_ours:
-        assert outcome == ("key_malformed" if credential == "msk_nonsense" else "ann")
-        decided_by = -1
-    elif decided_by < len(answers):
-        expected = {
-            "error": "store_unavailable",
-            "refusal": "token_expired",
-            "wrong": "store_unavailable",
-        }
-        answer = answers[decided_by]
-        assert outcome == expected.get(str(answer), answer)
-    else:
-        form = "token_invalid" if answers or "." in credential else "key_malformed"
-        assert outcome == form
-    assert [len(each.asked) for each in sources] == [
-        int(n <= decided_by) for n in range(len(answers))
-    ]
+def test_a_header_decides_alone_whatever_the_request_has() -> None:
+    world, source = World("sync"), Logins(request=Login("bob"))
+    key = world.create().value.reveal()
+    for header, refusal in HEADERS.items():
+        sent = header.replace("<key>", key).replace("<jwt>", token())
+        with case(header):
+            if refusal is None:
+                assert ask(world, [sent], source.find).owner.id == "ann"
+            else:
+                with refused_with(refusal):
+                    ask(world, [sent], source.find)
+    assert source.asked == []
 
 
 # Under a lease.

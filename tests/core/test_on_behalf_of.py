@@ -155,17 +155,6 @@ def test_only_a_login_acts_for_another_owner(team: Team, method: str) -> None:
             assert (team.asked, team.world.store.calls, team.world.asked_owners) == ([], [], [])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_key_of_the_account_itself_does_not_act_for_it(team: Team, method: str) -> None:
-    created = team.create()
-    args, options = METHODS[method](created.record.id)
-    caller = team.world.enter(created.value.reveal())
-    team.forget()
-    with pytest.raises(InteractiveRequired):
-        team.call(method, *args, by=caller, **options)
-    assert team.written() == []
-
-
 # Who may act: the application says so, each time.
 
 NO_OWNER = ["", "\x00", "org:acme\n", "\ud800", "A" * 256, "A" * 1_000_000]
