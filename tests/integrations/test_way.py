@@ -9,12 +9,11 @@ principal is made (a look-up, a digest, the parser of a key) is not on the way: 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import CodeType, CoroutineType, FrameType
-from typing import Any
 
 import pytest
 from anyio import to_thread
@@ -25,7 +24,6 @@ from tests.integrations.adapters import ADAPTERS, send
 
 import msk_auth
 from msk_auth import AsyncAuthenticator, Authenticator, Owner, Principal, local_principal
-from msk_auth.integrations._asgi import AsgiAuth
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, api_key_table
 
 pytestmark = pytest.mark.anyio
@@ -160,26 +158,3 @@ async def test_at_most_ten_functions_lead_from_the_header_to_the_principal(
     way = await way_in(adapter, engine, key)
     assert way.found == WAYS[adapter]
     assert len(way.found) <= 10
-
-
-async def test_a_function_more_on_the_way_is_found(
-    engine: Engine, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Proof that the test above can fail: a wrapper counts, whether it awaits or hands on what has to be awaited."""
-    verify: Callable[..., Any] = vars(AsgiAuth)["_verify"]
-
-    async def awaiting(*args: Any, **kwargs: Any) -> Any:
-        return await verify(*args, **kwargs)
-
-    def handing_on(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        return awaiting(*args, **kwargs)
-
-    for wrapper in (awaiting, handing_on):
-        named = wrapper.__code__.replace(co_filename=f"{LIBRARY}/wrapper.py")
-        monkeypatch.setattr(wrapper, "__code__", named)
-    monkeypatch.setattr(AsgiAuth, "_verify", handing_on)
-    found = (await way_in("starlette", engine, key)).found
-    assert [name.rpartition(".")[2] for name in found if name not in WAYS["starlette"]] == [
-        "handing_on",
-        "awaiting",
-    ]
