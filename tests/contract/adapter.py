@@ -43,6 +43,7 @@ For `WebSocketContract` it has websockets as well, which accept after the princi
     WS   /ws/talk         authenticated; answers every text with talk(text, principal)
     WS   /ws/watch        authenticated; awaits outstay(authenticator, principal) in a block of watch(principal)
     WS   /ws/again        authenticated; awaits revoke(authenticator, principal), and then verify_again
+    WS   /ws/admit        authenticated; at the first text awaits revoke(authenticator, principal), and then admits again
 
 For `StreamContract` it has streaming responses. A blocking adapter uses `lines_blocking` and
 `revoke_blocking`:

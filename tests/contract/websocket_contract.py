@@ -189,10 +189,10 @@ class WebSocketContract:
         held = driver.converse(b"/ws/talk", world.bearer("jwt"), ["hello", "administer", "more"])
         assert held.received == ("alice", "alice", "alice")
 
-    @pytest.mark.parametrize("target", [b"/ws/watch", b"/ws/again"])
+    @pytest.mark.parametrize("target", [b"/ws/watch", b"/ws/again", b"/ws/admit"])
     def test_a_websocket_is_closed_when_its_credential_is_revoked(
         self, target: bytes, world: World, driver: WebSocketDriver
     ) -> None:
-        held = driver.converse(target, world.bearer("key"), [])
+        held = driver.converse(target, world.bearer("key"), ["hello"])
         assert held.opened
         assert (held.close_code, held.close_reason) == (POLICY_VIOLATION, "key_revoked")

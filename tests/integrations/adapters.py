@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import anyio
-from tests.contract.adapter import Reply, Surprise
+import pytest
+from tests.contract.adapter import Reply, Surprise, World
 
 from msk_auth.testing import BackgroundLoop
 
@@ -37,6 +38,22 @@ ADAPTERS = {
     for name in ("fastapi", "starlette", "litestar", "flask")
     if find_spec(name) is not None
 }
+
+
+def application(name: str, world: World, *, late: bool = False, **options: Any) -> Any:
+    """The application of an adapter in a world.
+
+    Args:
+        name: The framework.
+        world: Where its keys and people are.
+        late: Whether it is made as a synchronous application makes it: guards first, and an authenticator that blocks.
+        options: Of the adapter.
+    """
+    blocks = late or name == "flask"
+    used = world.blocking if blocks else world.authenticator
+    return ADAPTERS[name](used, late=late, **options)
+
+
 NAMES = {
     "fastapi": "FastAPIAuth",
     "starlette": "StarletteAuth",
@@ -88,6 +105,13 @@ def mounted(name: str, auth: Any, *routes: Any, **options: Any) -> Any:
             app = WsgiBridge(flask)
     return app
 
+
+EITHER_WAY = [
+    pytest.param((name, late), id=f"{name} {'late' if late else 'at once'}")
+    for name in ADAPTERS
+    for late in (False, True)
+]
+"""Each adapter in both ways, for :func:`application`."""
 
 STARLETTE_BASED = [name for name in ("fastapi", "starlette") if name in ADAPTERS]
 WITH_WEBSOCKETS = [name for name in ADAPTERS if name != "flask"]

@@ -19,7 +19,7 @@ from tests.contract.adapter import (
     talk,
 )
 
-from msk_auth import AsyncAuthenticator, Authenticator, Principal
+from msk_auth import AsyncAuthenticator, Authenticator, Policy, Principal
 from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.fastapi import FastAPIAuth
 
@@ -50,24 +50,24 @@ def fastapi_app(
     async def public() -> dict[str, Any]:
         return {"public": True}
 
+    async def describe_caller(principal: Current) -> dict[str, Any]:
+        return describe(principal)
+
+    # The principal as a parameter, beside the guards of the route.
+    for method, path, guards in (
+        ("GET", "/whoami", [auth.any_credential]),
+        ("GET", "/api/own-keys", [auth.any_credential]),
+        ("GET", "/beside", [auth.principal, guard("tasks:read")]),
+        ("GET", "/both", [guard("tasks:read"), guard("tasks:run")]),
+        ("POST", "/fresh", [auth.require_interactive(max_age=MAX_AGE)]),
+        ("GET", "/login", [auth.require_login()]),
+        ("GET", "/key", [auth.require_key()]),
+        ("POST", "/hook", [auth.require_key("tasks:run")]),
+    ):
+        app.add_api_route(path, describe_caller, methods=[method], dependencies=guards)
+
     @app.get("/me")
     async def me(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/whoami")
-    async def whoami(
-        principal: Annotated[Principal[User], auth.any_credential],
-    ) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/api/own-keys")
-    async def own_keys(
-        principal: Annotated[Principal[User], auth.any_credential],
-    ) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/beside", dependencies=[auth.principal, guard("tasks:read")])
-    async def beside(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
     @app.get("/tasks")
@@ -88,36 +88,12 @@ def fastapi_app(
     ) -> dict[str, Any]:
         return describe(principal)
 
-    @app.get("/both", dependencies=[guard("tasks:read"), guard("tasks:run")])
-    async def both(principal: Current) -> dict[str, Any]:
-        return describe(principal)
+    administrators = [auth.require_interactive("admin:config")]
 
-    @app.get("/admin/config", dependencies=[auth.require_interactive("admin:config")])
-    async def read_config() -> dict[str, Any]:
+    @app.get("/admin/config", dependencies=administrators)
+    @app.patch("/admin/config", dependencies=administrators)
+    async def config() -> dict[str, Any]:
         return {"config": True}
-
-    @app.patch("/admin/config", dependencies=[auth.require_interactive("admin:config")])
-    async def change_config() -> dict[str, Any]:
-        return {"config": True}
-
-    @app.post("/fresh")
-    async def fresh(
-        principal: Annotated[Principal[User], auth.require_interactive(max_age=MAX_AGE)],
-    ) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/login")
-    async def login(principal: Annotated[Principal[User], auth.require_login()]) -> dict[str, Any]:
-        return describe(principal)
-
-    @app.get("/key")
-    async def key(principal: Annotated[Principal[User], auth.require_key()]) -> dict[str, Any]:
-        return describe(principal)
-
-    # The principal as a parameter, beside the guard of the route.
-    @app.post("/hook", dependencies=[auth.require_key("tasks:run")])
-    async def hook(principal: Current) -> dict[str, Any]:
-        return describe(principal)
 
     @app.get("/missing")
     async def missing(principal: Current) -> None:
@@ -163,6 +139,12 @@ def fastapi_app(
         await websocket.accept()
         await revoke(auth.authenticator, principal)
         await auth.verify_again(websocket)
+
+    @app.websocket("/ws/admit")
+    async def ws_admit(websocket: WebSocket, principal: Current) -> None:
+        await websocket.accept()
+        await revoke(auth.authenticator, principal)
+        await auth.admit(websocket, Policy())
 
     @app.get("/follow")
     async def follow(principal: Current) -> StreamingResponse:

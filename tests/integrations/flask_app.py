@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from anyio import to_thread
@@ -19,7 +18,7 @@ from tests.contract.adapter import (
     revoke_blocking,
 )
 
-from msk_auth import AsyncAuthenticator, Authenticator, require
+from msk_auth import Authenticator, require
 from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.flask import FlaskAuth
 
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 
 def flask_app(
-    authenticator: AsyncAuthenticator[User] | Authenticator[User],
+    authenticator: Authenticator[User],
     *,
     late: bool = False,
     extend: Callable[[Flask], Routes] | None = None,
@@ -42,9 +41,8 @@ def flask_app(
         options: Of the adapter.
     """
     app = Flask(__name__)
-    used = authenticator if isinstance(authenticator, Authenticator) else blocking(authenticator)
-    auth = FlaskAuth[User](None if late else used, **options)
-    auth.init_app(app, used if late else None, errors="all")
+    auth = FlaskAuth[User](None if late else authenticator, **options)
+    auth.init_app(app, authenticator if late else None, errors="all")
     app.register_blueprint(auth.key_routes(url_prefix="/api/keys"))
     some = auth.key_routes(url_prefix="/api/own-keys", operations=["create_key", "revoke_key"])
     app.register_blueprint(some, name="own_keys")
@@ -265,50 +263,3 @@ def environ(scope: dict[str, Any], body: io.BytesIO, length: int) -> dict[str, A
         value = raw_value.decode("latin-1")
         made[key] = f"{made[key]},{value}" if key.startswith("HTTP_") and key in made else value
     return made
-
-
-def blocking(authenticator: AsyncAuthenticator[User]) -> Authenticator[User]:
-    """A blocking authenticator over the same store, people and clock."""
-    ports, look_ups = authenticator._ports, authenticator._look_ups
-    made = Authenticator(
-        BlockingStore(ports.store),  # type: ignore[arg-type]
-        find_owner=lambda owner_id: run(look_ups.find_owner(owner_id)),
-        find_session=lambda session_id: run(look_ups.find_session(session_id)),
-        key_limits=lambda: run(ports.key_limits()),
-        may_act_for=lambda *asked: run(ports.may_act_for(*asked)),
-        tokens=authenticator.profiles,
-        on_event=authenticator._on_event,  # type: ignore[arg-type]
-        clock=authenticator.clock,
-        lease=None if authenticator._cache is None else authenticator._cache.duration,
-    )
-    if "authenticate" in vars(authenticator):
-        # A test has broken it.
-        made.authenticate = lambda header: run(authenticator.authenticate(header))  # type: ignore[method-assign]
-    return made
-
-
-class BlockingStore:
-    """The methods of an async store that waits only while another thread uses it, made to block."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._turn = threading.RLock()
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method: Callable[..., Awaitable[Any]] = getattr(self._store, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self._turn:
-                return run(method(*args, **kwargs))
-
-        return call
-
-
-def run(awaitable: Awaitable[T]) -> T:
-    """The result of what never waits for anything."""
-    coroutine: Coroutine[Any, Any, T] = awaitable  # type: ignore[assignment]
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("it waits")

@@ -8,7 +8,6 @@ from typing import Any
 from flask import Flask
 from flask.testing import FlaskClient
 from tests.contract.adapter import World
-from tests.integrations.flask_app import blocking
 from werkzeug.test import TestResponse
 
 from msk_auth.integrations.flask import FlaskAuth
@@ -20,7 +19,7 @@ class Site:
     def __init__(self, world: World) -> None:
         self.world = world
         self.app = Flask(__name__, static_folder=None)
-        self.auth = FlaskAuth(blocking(world.authenticator), self.app, errors="all")
+        self.auth = FlaskAuth(world.blocking, self.app, errors="all")
         self.called: list[str] = []
 
     def view(self, name: str = "view") -> Callable[..., str]:

@@ -20,7 +20,7 @@ from tests.contract.adapter import (
 )
 from tests.integrations.litestar_di import NamedDependency
 
-from msk_auth import AsyncAuthenticator, Authenticator, Principal
+from msk_auth import AsyncAuthenticator, Authenticator, Policy, Principal
 from msk_auth.errors import TooManyAttempts
 from msk_auth.integrations.litestar import LitestarAuth
 
@@ -39,20 +39,7 @@ def litestar_app(
     async def public() -> dict[str, Any]:
         return {"public": True}
 
-    @get("/me", guards=[auth.require()])
-    async def me(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @get("/whoami", guards=[auth.any_credential()])
-    async def whoami(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @get("/", guards=[auth.any_credential()])
-    async def own_keys(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @get("/beside", guards=[auth.require(), auth.require("tasks:read")])
-    async def beside(principal: Current) -> dict[str, Any]:
+    async def describe_caller(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
     @get("/tasks", guards=[auth.require("tasks:read")])
@@ -63,14 +50,6 @@ def litestar_app(
     def run(principal: Current) -> dict[str, Any]:
         return describe(principal)
 
-    @get("/about/{task_id:str}", guards=[auth.require("tasks:read", resource="task:{task_id}")])
-    async def about(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @get("/both", guards=[auth.require("tasks:read"), auth.require("tasks:run")])
-    async def both(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
     @route(
         "/admin/config",
         http_method=[HttpMethod.GET, HttpMethod.PATCH],
@@ -78,22 +57,6 @@ def litestar_app(
     )
     async def config() -> dict[str, Any]:
         return {"config": True}
-
-    @post("/fresh", guards=[auth.require_interactive(max_age=MAX_AGE)], status_code=200)
-    async def fresh(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @get("/login", guards=[auth.require_login()])
-    async def login(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @get("/key", guards=[auth.require_key()])
-    async def key(principal: Current) -> dict[str, Any]:
-        return describe(principal)
-
-    @post("/hook", guards=[auth.require_key("tasks:run")], status_code=200)
-    async def hook(principal: Current) -> dict[str, Any]:
-        return describe(principal)
 
     @get("/missing", guards=[auth.require()])
     async def missing() -> None:
@@ -140,6 +103,12 @@ def litestar_app(
         await revoke(auth.authenticator, socket.auth)
         await auth.verify_again(socket)
 
+    @websocket("/ws/admit", guards=[auth.require()])
+    async def ws_admit(socket: WebSocket[User, Principal[User], Any]) -> None:
+        await socket.accept()
+        await revoke(auth.authenticator, socket.auth)
+        await auth.admit(socket, Policy())
+
     @get("/follow", guards=[auth.require()])
     async def follow(principal: Current) -> Stream:
         return Stream(auth.watch(principal).stream(lines(auth.authenticator, principal)))
@@ -149,37 +118,30 @@ def litestar_app(
         await revoke(auth.authenticator, request.auth)
         await auth.verify_again(request)
 
-    handlers = [
-        ws_watch,
-        ws_again,
-        follow,
-        again,
-        public,
-        me,
-        whoami,
-        beside,
-        tasks,
-        run,
-        about,
-        both,
-        config,
-        fresh,
-        key,
-        login,
-        hook,
-        missing,
-        busy,
-        boom,
-        ws,
-        ws_admin,
-        ws_missing,
-        ws_talk,
-    ]
+    described = {
+        "/me": [auth.require()],
+        "/whoami": [auth.any_credential()],
+        "/beside": [auth.require(), auth.require("tasks:read")],
+        "/about/{task_id:str}": [auth.require("tasks:read", resource="task:{task_id}")],
+        "/both": [auth.require("tasks:read"), auth.require("tasks:run")],
+        "/login": [auth.require_login()],
+        "/key": [auth.require_key()],
+    }
+    posted = {
+        "/fresh": [auth.require_interactive(max_age=MAX_AGE)],
+        "/hook": [auth.require_key("tasks:run")],
+    }
     some = auth.key_routes(path="/api/own-keys", operations=["create_key", "revoke_key"])
-    some.register(own_keys)
+    some.register(get("/", guards=[auth.any_credential()])(describe_caller))
     return Litestar(
         [
-            *handlers,
+            *(get(path, guards=guards)(describe_caller) for path, guards in described.items()),
+            *(
+                post(path, guards=guards, status_code=200)(describe_caller)
+                for path, guards in posted.items()
+            ),
+            *(public, tasks, run, config, missing, busy, boom, follow, again),
+            *(ws, ws_admin, ws_missing, ws_talk, ws_watch, ws_again, ws_admit),
             auth.key_routes(path="/api/keys"),
             some,
             auth.admin_key_routes("admin:config", max_age=MAX_AGE),

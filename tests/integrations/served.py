@@ -17,7 +17,8 @@ _adapter = os.environ["SERVED_ADAPTER"]
 _world = make_world()
 # Not by way of `adapters`, which imports every framework: that takes longer than all requests.
 _module = import_module(f"tests.integrations.{_adapter}_app")
-_made = getattr(_module, f"{_adapter}_app")(_world.authenticator)
+_used = _world.blocking if _adapter == "flask" else _world.authenticator
+_made = getattr(_module, f"{_adapter}_app")(_used)
 # A bridge from ASGI is around the WSGI application.
 app: Any = _made.app if _adapter == "flask" else _made
 

@@ -97,6 +97,19 @@ def starlette_app(
         await revoke(auth.authenticator, auth.principal(websocket))
         await auth.verify_again(websocket)
 
+    class Admitting(WebSocketEndpoint):
+        encoding = "text"
+
+        @auth.require()
+        async def on_connect(self, websocket: WebSocket) -> None:
+            await websocket.accept()
+
+        @auth.require()
+        async def on_receive(self, websocket: WebSocket, data: str) -> None:
+            await revoke(auth.authenticator, auth.principal(websocket))
+            # As the next text would be.
+            await self.on_receive(websocket, data)
+
     @auth.require()
     async def follow(request: Request) -> Response:
         principal = auth.principal(request)
@@ -139,6 +152,7 @@ def starlette_app(
             WebSocketRoute("/ws/talk", Conversation),
             WebSocketRoute("/ws/watch", ws_watch),
             WebSocketRoute("/ws/again", ws_again),
+            WebSocketRoute("/ws/admit", Admitting),
             Route("/follow", follow),
             Route("/again", again),
             *auth.key_routes(prefix="/api/keys"),

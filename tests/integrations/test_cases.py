@@ -22,7 +22,7 @@ from tests.contract.adapter import (
 )
 from tests.contract.adapter_contract import check
 from tests.contract.case import bearer, by_request
-from tests.integrations.adapters import ADAPTERS, Driver
+from tests.integrations.adapters import ADAPTERS, EITHER_WAY, Driver, application
 
 from msk_auth.testing import BackgroundLoop
 
@@ -36,48 +36,26 @@ class Contract(AdapterContract):
 
 
 class TestAdapters(Contract):
-    @pytest.fixture(scope="class", params=ADAPTERS)
+    """Guards that FastAPI gives users with, and those of a whole blueprint in Flask, answer as all others."""
+
+    @pytest.fixture(scope="class", params=EITHER_WAY)
     @classmethod
     def driver(
         cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
     ) -> AdapterDriver:
-        return Driver(loop, ADAPTERS[request.param](world.authenticator))
-
-
-class TestLateAdaptersOfBlockingAuthenticators(Contract):
-    """As a synchronous application has them: guards first, and an authenticator that runs in threads.
-
-    Guards that FastAPI gives users with, and those of a whole blueprint in Flask, answer as all others.
-    """
-
-    @pytest.fixture(scope="class", params=ADAPTERS)
-    @classmethod
-    def driver(
-        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
-    ) -> AdapterDriver:
-        return Driver(loop, ADAPTERS[request.param](world.blocking, late=True))
+        name, late = request.param
+        return Driver(loop, application(name, world, late=late))
 
 
 class Circle:
     """All adapters in one world."""
 
     def __init__(
-        self,
-        loop: BackgroundLoop,
-        lease: timedelta | None = None,
-        *,
-        late: bool = False,
-        **options: Any,
+        self, loop: BackgroundLoop, lease: timedelta | None = None, **options: Any
     ) -> None:
         self.world = make_world(lease=lease)
         self.drivers: dict[str, AdapterDriver] = {
-            name: Driver(
-                loop,
-                make(self.world.blocking, late=True, **options)
-                if late
-                else make(self.world.authenticator, **options),
-            )
-            for name, make in ADAPTERS.items()
+            name: Driver(loop, application(name, self.world, **options)) for name in ADAPTERS
         }
 
     def ask(self, case: Case) -> Iterator[Reply]:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from tests.cases import case
 from tests.contract.adapter import Reply, World, make_world
-from tests.integrations.adapters import ADAPTERS, GUARDED, send
+from tests.integrations.adapters import ADAPTERS, GUARDED, application, send
 
 pytestmark = pytest.mark.anyio
 
@@ -17,10 +17,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=ADAPTERS)
 def adapter(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-async def get(world: World, adapter: str, request: str, credential: str) -> Reply:
-    return await ask(ADAPTERS[adapter](world.authenticator), world, request, credential)
 
 
 async def ask(app: Any, world: World, request: str, credential: str) -> Reply:
@@ -34,13 +30,17 @@ async def test_a_broken_authenticator_is_503(
 ) -> None:
     world = make_world()
 
-    async def authenticate(authorization: Any, *_more: Any) -> Any:
+    def authenticate(authorization: Any, *_more: Any) -> Any:
         if broken == "raises":
             raise RuntimeError(f"cannot read {authorization[0]!r}")
         return None if broken == "returns None" else True
 
-    monkeypatch.setattr(world.authenticator, "authenticate", authenticate)
-    app = ADAPTERS[adapter](world.authenticator)
+    async def authenticate_async(*given: Any) -> Any:
+        return authenticate(*given)
+
+    monkeypatch.setattr(world.blocking, "authenticate", authenticate)
+    monkeypatch.setattr(world.authenticator, "authenticate", authenticate_async)
+    app = application(adapter, world)
     for request_line in GUARDED:
         caplog.clear()
         with case(request_line), caplog.at_level(logging.DEBUG):
@@ -53,7 +53,7 @@ async def test_a_broken_authenticator_is_503(
 async def test_what_the_library_did_not_raise_gets_no_code_of_it(adapter: str) -> None:
     """G6: a code, and a challenge, stand for what the library found out."""
     world = make_world()
-    app = ADAPTERS[adapter](world.authenticator)
+    app = application(adapter, world)
     for request_line, status, title in (
         ("GET /nowhere", 404, "Not Found"),
         ("PUT /me", 405, "Method Not Allowed"),
@@ -72,7 +72,7 @@ async def test_what_the_library_did_not_raise_gets_no_code_of_it(adapter: str) -
 
 async def test_parallel_requests_do_not_mix_up_their_principals(adapter: str) -> None:
     world = make_world()
-    app = ADAPTERS[adapter](world.authenticator)
+    app = application(adapter, world)
 
     async def ask(credential: str, owner: str) -> None:
         reply = await send(app, "GET", b"/me", world.bearer(credential))
@@ -87,7 +87,7 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
     adapter: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world()
-    app = ADAPTERS[adapter](world.authenticator)
+    app = application(adapter, world)
     headers = [*world.bearer("jwt"), (b"content-type", b"application/json")]
     with caplog.at_level(logging.DEBUG):
         created = await send(app, "POST", b"/api/keys", headers, b'{"name": "one"}')
@@ -112,7 +112,7 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
 async def test_a_refusal_logs_no_traceback(adapter: str, caplog: pytest.LogCaptureFixture) -> None:
     """A refusal is an answer, not an error of the application."""
     world = make_world()
-    app = ADAPTERS[adapter](world.authenticator)
+    app = application(adapter, world)
     with caplog.at_level(logging.DEBUG):
         for request_line, credential, status in (
             ("GET /me", "key_revoked", 401),

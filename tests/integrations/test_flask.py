@@ -19,7 +19,6 @@ from flask import Blueprint, Flask, Response, abort, current_app, g, redirect, r
 from flask.typing import ResponseReturnValue
 from flask.views import MethodView, View
 from tests.contract.adapter import START, World, make_world
-from tests.integrations.flask_app import BlockingStore, blocking, run
 from tests.integrations.flask_site import Site
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import HTTPException, ImATeapot, NotFound, TooManyRequests, Unauthorized
@@ -671,7 +670,7 @@ class TestTimesOfLastUse:
         return calls
 
     def last_used(self, site: Site) -> datetime | None:
-        record = run(site.world.store.find(site.world.names["key_id"]))
+        record = site.world.store.blocking.find(site.world.names["key_id"])
         assert record is not None
         return record.last_used_at
 
@@ -693,10 +692,10 @@ class TestTimesOfLastUse:
         """As a store needs it that is made with `lambda: db.engine` of Flask-SQLAlchemy."""
         written: list[str] = []
 
-        def touch(_store: BlockingStore, _last_used: Any) -> None:
+        def touch(_last_used: Any) -> None:
             written.append(current_app.name)
 
-        monkeypatch.setattr(BlockingStore, "touch", touch, raising=False)
+        monkeypatch.setattr(world.store.blocking, "touch", touch)
         site = Site(world)
         site.app.get("/")(site.auth.require()(site.view()))
         bearer = {"Authorization": f"Bearer {site.world.names['key']}"}
@@ -714,7 +713,7 @@ class TestTimesOfLastUse:
         self, at_exit: list[Callable[[], None]]
     ) -> None:
         app: Flask | None = Flask(__name__)
-        auth: FlaskAuth[Any] | None = FlaskAuth(blocking(make_world().authenticator), app)
+        auth: FlaskAuth[Any] | None = FlaskAuth(make_world().blocking, app)
         gone = (weakref.ref(app), weakref.ref(auth.authenticator))
         del app, auth
         gc.collect()

@@ -92,7 +92,7 @@ EXTENSIONS: dict[str, Callable[[Flask], Routes]] = {**REPLACING, "smorest": Smor
 
 
 def driver_of(loop: BackgroundLoop, world: World, extension: str) -> Driver:
-    return Driver(loop, flask_app(world.authenticator, extend=EXTENSIONS[extension]), stays=True)
+    return Driver(loop, flask_app(world.blocking, extend=EXTENSIONS[extension]), stays=True)
 
 
 class TestContract(AdapterContract):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.cases import case
 from tests.contract.adapter import Reply, World, make_world
-from tests.integrations.adapters import ADAPTERS, send
+from tests.integrations.adapters import ADAPTERS, application, send
 
 from msk_auth import ApiKey
 from msk_auth.errors import TooManyAttempts
@@ -35,7 +35,7 @@ class Client:
 @pytest.fixture(params=ADAPTERS)
 async def client(request: pytest.FixtureRequest) -> Client:
     world = make_world()
-    return Client(world, ADAPTERS[request.param](world.authenticator))
+    return Client(world, application(request.param, world))
 
 
 async def test_the_value_is_shown_once(client: Client) -> None:
@@ -170,8 +170,7 @@ async def test_only_an_application_with_service_accounts_reads_their_parameter(
     world = make_world()
     for auth in (world.authenticator, world.blocking):
         auth.rules = auth.rules._replace(delegates=delegates)
-    used: Any = world.blocking if name == "flask" else world.authenticator
-    client = Client(world, ADAPTERS[name](used))
+    client = Client(world, application(name, world))
     created = await client("POST", "/api/keys?on_behalf_of=org%3Aacme", b'{"name": "a"}')
     assert created.status == (201 if delegates else 422)
     if delegates:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.cases import case
 from tests.contract.adapter import PEOPLE, START, Reply, World, make_world
-from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
+from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, application, send
 from tests.integrations.test_websockets import connect
 
 from msk_auth import local_principal
@@ -29,7 +29,7 @@ class Site:
     def __init__(self, adapter: str) -> None:
         # The lease is the key's, and the address the request's.
         self.world: World = make_world(lease=timedelta(seconds=1))
-        self.app: Any = ADAPTERS[adapter](self.world.authenticator)
+        self.app: Any = application(adapter, self.world)
         alice = local_principal(PEOPLE["alice"], at=START, interactive=True)
         created = self.world.blocking.create_key(alice, name="limited", networks=NETWORKS)
         self.key_id = created.record.id

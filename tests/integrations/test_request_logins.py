@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.cases import case
 from tests.contract.adapter import START, describe, make_world
-from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, send
+from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, application, send
 
 from msk_auth import Login
 from msk_auth.errors import CredentialRefused
@@ -67,7 +67,7 @@ class Site:
         find = self.sessions.find_async if awaited else self.sessions.find
         if blocking:
             self.world.authenticator = self.world.blocking  # type: ignore[assignment]
-        self.app = ADAPTERS[name](self.world.authenticator, logins=[find], **options)
+        self.app = application(name, self.world, logins=[find], **options)
 
     async def send(
         self,
@@ -238,7 +238,7 @@ async def test_a_function_may_limit_logins_to_a_part_of_the_application(name: st
         path = getattr(request.url, "path", None) or request.path
         return find(request) if path == "/tasks/run" else None
 
-    site.app = ADAPTERS[name](site.world.authenticator, logins=[find_on_pages])
+    site.app = application(name, site.world, logins=[find_on_pages])
     assert (await site.send("POST /tasks/run", "alice"))[0] == 200
     assert await site.send("GET /api/keys", "alice") == (401, "credentials_missing")
 
@@ -331,7 +331,7 @@ async def test_without_functions_nothing_is_made_for_them(
     assert (await site.send("GET /me", "alice"))[0] == 200
     assert set(made) == ({"ask", "_connection"} if name in WITH_WEBSOCKETS else {"ask"})
     made.clear()
-    site.app = ADAPTERS[name](site.world.authenticator)
+    site.app = application(name, site.world)
     key = (b"authorization", f"Bearer {site.world.names['key']}".encode())
     assert (await site.send("GET /me", "alice", key))[0] == 200
     assert await site.send("GET /me", "alice") == (401, "credentials_missing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.contract.adapter import START, make_world
-from tests.integrations.adapters import ADAPTERS, GUARDED, STARLETTE_BASED, send
+from tests.integrations.adapters import GUARDED, STARLETTE_BASED, application, send
 
 from msk_auth.errors import ConfigurationError
 
@@ -21,7 +21,7 @@ class TestSetUpsThatCannotWork:
 
     async def test_installed_too_late(self, starlette_based: str) -> None:
         world = make_world()
-        app = ADAPTERS[starlette_based](world.authenticator)
+        app = application(starlette_based, world)
         auth = app.state.msk_auth
         await send(app, "GET", b"/public")
         del app.state.msk_auth
@@ -33,7 +33,7 @@ class TestSetUpsThatCannotWork:
         self, starlette_based: str, request_line: str
     ) -> None:
         world = make_world()
-        app = ADAPTERS[starlette_based](world.authenticator)
+        app = application(starlette_based, world)
         del app.state.msk_auth
         method, _, target = request_line.partition(" ")
         for headers in ([], world.bearer("jwt"), world.bearer("jwt_admin")):
@@ -43,7 +43,7 @@ class TestSetUpsThatCannotWork:
 
 async def test_the_lifespan_writes_the_times_of_last_use(starlette_based: str) -> None:
     world = make_world()
-    app = ADAPTERS[starlette_based](world.authenticator)
+    app = application(starlette_based, world)
     async with app.router.lifespan_context(app):
         assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
     record = await world.store.find(world.names["key_id"])

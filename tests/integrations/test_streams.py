@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import pytest
 from tests.contract.adapter import AdapterDriver, StreamContract, World
-from tests.integrations.adapters import ADAPTERS, Driver
+from tests.integrations.adapters import EITHER_WAY, Driver, application
 
 from msk_auth.testing import BackgroundLoop
 
 
 class TestAdapters(StreamContract):
-    @pytest.fixture(scope="class", params=ADAPTERS)
+    @pytest.fixture(scope="class", params=EITHER_WAY)
     @classmethod
     def driver(
         cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
     ) -> AdapterDriver:
-        return Driver(loop, ADAPTERS[request.param](world.authenticator), stays=True)
-
-
-class TestLateAdaptersOfBlockingAuthenticators(StreamContract):
-    @pytest.fixture(scope="class", params=ADAPTERS)
-    @classmethod
-    def driver(
-        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
-    ) -> AdapterDriver:
-        return Driver(loop, ADAPTERS[request.param](world.blocking, late=True), stays=True)
+        name, late = request.param
+        return Driver(loop, application(name, world, late=late), stays=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +11,13 @@ from tests.contract.adapter import (
     POLICY_VIOLATION,
     Conversation,
     Reply,
-    User,
     WebSocketContract,
     WebSocketDriver,
     World,
     make_world,
-    revoke,
 )
-from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS
+from tests.integrations.adapters import WITH_WEBSOCKETS, application
 
-from msk_auth import Policy
 from msk_auth.testing import BackgroundLoop
 
 DENIAL = {"websocket.http.response": {}}
@@ -113,30 +109,28 @@ class Driver:
 class TestAdapters(WebSocketContract):
     @pytest.fixture(
         scope="class",
-        params=itertools.product(WITH_WEBSOCKETS, [True, False]),
-        ids=lambda param: f"{param[0]} {'can deny' if param[1] else 'cannot deny'}",
+        params=[
+            pytest.param((name, *more), id=f"{name} {way}")
+            for name in WITH_WEBSOCKETS
+            for way, more in {
+                "can deny": (True, False),
+                "cannot deny": (False, False),
+                "late": (True, True),
+            }.items()
+        ],
     )
     @classmethod
     def driver(
         cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
     ) -> WebSocketDriver:
-        name, can_deny = request.param
-        return Driver(loop, ADAPTERS[name](world.authenticator), can_deny=can_deny)
-
-
-class TestLateAdaptersOfBlockingAuthenticators(WebSocketContract):
-    @pytest.fixture(scope="class", params=WITH_WEBSOCKETS)
-    @classmethod
-    def driver(
-        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
-    ) -> WebSocketDriver:
-        return Driver(loop, ADAPTERS[request.param](world.blocking, late=True), can_deny=True)
+        name, can_deny, late = request.param
+        return Driver(loop, application(name, world, late=late), can_deny=can_deny)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", WITH_WEBSOCKETS)
 async def test_where_the_server_can_it_sends_the_answer(name: str) -> None:
-    app = ADAPTERS[name](make_world().authenticator)
+    app = application(name, make_world())
     start, body = await connect(app, "/ws", [])
     assert (start["type"], start["status"]) == ("websocket.http.response.start", 401)
     assert json.loads(body["body"])["code"] == "credentials_missing"
@@ -148,82 +142,5 @@ async def test_where_the_server_can_it_sends_the_answer(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_WEBSOCKETS)
 async def test_an_unknown_path_is_closed(name: str) -> None:
     world = make_world()
-    sent = await connect(ADAPTERS[name](world.authenticator), "/ws/nowhere", world.bearer("jwt"))
+    sent = await connect(application(name, world), "/ws/nowhere", world.bearer("jwt"))
     assert [message["type"] for message in sent] == ["websocket.close"]
-
-
-def _fastapi(authenticator: Any) -> Any:
-    from fastapi import FastAPI, WebSocket
-
-    from msk_auth.integrations.fastapi import FastAPIAuth
-
-    auth = FastAPIAuth[User](authenticator)
-    app = auth.install(FastAPI())
-
-    async def ws(websocket: WebSocket) -> None:
-        principal = await auth.admit(websocket, Policy())
-        await websocket.accept()
-        await revoke(authenticator, principal)
-        await auth.admit(websocket, Policy())
-
-    # FastAPI reads annotations, and those of this module are text.
-    ws.__annotations__ = {"websocket": WebSocket}
-    app.add_api_websocket_route("/ws", ws)
-    return app
-
-
-def _starlette(authenticator: Any) -> Any:
-    from starlette.applications import Starlette
-    from starlette.endpoints import WebSocketEndpoint
-    from starlette.routing import WebSocketRoute
-    from starlette.websockets import WebSocket
-
-    from msk_auth.integrations.starlette import StarletteAuth
-
-    auth = StarletteAuth[User](authenticator)
-
-    class Guarded(WebSocketEndpoint):
-        encoding = "text"
-
-        @auth.require()
-        async def on_connect(self, websocket: WebSocket) -> None:
-            await websocket.accept()
-
-        @auth.require()
-        async def on_receive(self, websocket: WebSocket, data: str) -> None:
-            await revoke(authenticator, auth.principal(websocket))
-            # As the next text would be.
-            await self.on_receive(websocket, data)
-
-    return auth.install(Starlette(routes=[WebSocketRoute("/ws", Guarded)]))
-
-
-def _litestar(authenticator: Any) -> Any:
-    from litestar import Litestar, WebSocket, websocket
-
-    from msk_auth.integrations.litestar import LitestarAuth
-
-    auth = LitestarAuth[User](authenticator)
-
-    @websocket("/ws", guards=[auth.require()])
-    async def ws(socket: WebSocket[Any, Any, Any]) -> None:
-        await socket.accept()
-        await revoke(authenticator, socket.auth)
-        await auth.admit(socket, Policy())
-
-    # Litestar reads annotations, and those of this module are text.
-    ws.fn.__annotations__ = {"socket": WebSocket, "return": None}
-    return Litestar([ws], plugins=[auth], logging_config=None)
-
-
-OPEN = {"fastapi": _fastapi, "starlette": _starlette, "litestar": _litestar}
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("name", WITH_WEBSOCKETS)
-async def test_a_guard_of_an_open_websocket_verifies_again(name: str) -> None:
-    world = make_world()
-    app = OPEN[name](world.authenticator)
-    accepted, closed = await connect(app, "/ws", world.bearer("key"), texts=["hello"])
-    assert accepted["type"] == "websocket.accept"
-    assert (closed["code"], closed["reason"]) == (POLICY_VIOLATION, "key_revoked")
