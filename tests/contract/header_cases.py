@@ -64,6 +64,7 @@ def header_cases() -> Iterator[Case]:
         "another scheme first": (("authorization", "Basic YTpi"), one),
         "in two spellings": (("Authorization", "Bearer <key>"), one),
         "far apart": (one, ("x-other", "1"), one),
+        "beyond ASCII, and one": (("authorization", "\xe9"), one),
         "both empty": (("authorization", ""), ("authorization", "")),
         "a login and parameters": (("authorization", "Bearer <jwt>"), ("authorization", "a=b")),
         "parameters of no scheme first": (("authorization", 'a="b"'), one),
