@@ -68,37 +68,71 @@ def adapter_of(name: str, *arguments: Any, **options: Any) -> Any:
     return getattr(module, NAMES[name])(*arguments, **options)
 
 
-def mounted(name: str, auth: Any, *routes: Any, **options: Any) -> Any:
+def guarded(name: str, auth: Any, permission: str, view: Callable[[], object]) -> Any:
+    """The route `/`, which answers with the result of a function, for :func:`mounted`."""
+    match name:
+        case "fastapi":
+            from fastapi import APIRouter
+
+            router = APIRouter()
+            router.get("/", dependencies=[auth.require(permission)])(view)
+            return router
+        case "starlette":
+            from starlette.responses import JSONResponse
+            from starlette.routing import Route
+
+            return Route("/", auth.require(permission)(lambda _request: JSONResponse(view())))
+        case "litestar":
+            from litestar import get
+
+            def handler() -> Any:
+                return view()
+
+            return get("/", guards=[auth.require(permission)], sync_to_thread=True)(handler)
+        case _:
+            from flask import Blueprint
+
+            blueprint = Blueprint("guarded", __name__)
+            auth.protect(blueprint)
+            blueprint.get("/")(auth.require(permission)(view))
+            return blueprint
+
+
+def mounted(
+    name: str, auth: Any, *routes: Any, authenticator: object = None, **options: Any
+) -> Any:
     """An application with some of the library's routes and nothing else, as ASGI.
 
     Args:
         name: The framework.
         auth: Its adapter.
-        routes: What methods of the adapter made.
+        routes: What methods of the adapter made, or :func:`guarded`.
+        authenticator: The application's own, if the adapter was made without one.
         options: Of its `install`, where the framework has one.
     """
     match name:
         case "fastapi":
             from fastapi import FastAPI
 
-            app: Any = auth.install(FastAPI(), **options)
+            app: Any = auth.install(FastAPI(), authenticator, **options)
             for router in routes:
                 app.include_router(router)
         case "starlette":
             from starlette.applications import Starlette
 
             rows = [row for each in routes for row in (each if isinstance(each, list) else [each])]
-            app = auth.install(Starlette(routes=rows), **options)
+            app = auth.install(Starlette(routes=rows), authenticator, **options)
         case "litestar":
             from litestar import Litestar
 
-            app = Litestar(list(routes), plugins=[auth], logging_config=None)
+            bound = auth if authenticator is None else auth.bind(authenticator)
+            app = Litestar(list(routes), plugins=[bound], logging_config=None)
         case _:
             from flask import Flask
             from tests.integrations.flask_app import WsgiBridge
 
             flask = Flask(__name__)
-            auth.init_app(flask, **options)
+            auth.init_app(flask, authenticator, **options)
             for number, blueprint in enumerate(routes):
                 # Flask demands that blueprints differ in name.
                 flask.register_blueprint(blueprint, name=f"{blueprint.name}_{number}")

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.contract.adapter import START, User, make_world
-from tests.integrations.adapters import ADAPTERS, adapter_of, mounted, send
+from tests.integrations.adapters import ADAPTERS, adapter_of, guarded, mounted, send
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -40,62 +40,8 @@ def asgi(request: pytest.FixtureRequest) -> str:
 
 def factory(adapter: str, auth: Any, view: Callable[[], object]) -> Callable[[Any], Any]:
     """Like a module with guarded views, and the factory beside it that makes an application for an authenticator."""
-    match adapter:
-        case "fastapi":
-            from fastapi import APIRouter, FastAPI
-
-            router = APIRouter()
-            router.get("/", dependencies=[auth.require("tasks:read")])(view)
-
-            def make(authenticator: Any) -> Any:
-                app = FastAPI()
-                app.include_router(router)
-                app.include_router(auth.key_routes())
-                return auth.install(app, authenticator)
-
-        case "starlette":
-            from starlette.applications import Starlette
-            from starlette.responses import JSONResponse
-            from starlette.routing import Route
-
-            @auth.require("tasks:read")
-            def endpoint(request: Any) -> Any:
-                return JSONResponse(view())
-
-            def make(authenticator: Any) -> Any:
-                app = Starlette(routes=[Route("/", endpoint), *auth.key_routes()])
-                return auth.install(app, authenticator)
-
-        case "litestar":
-            from litestar import Litestar, get
-
-            @get("/", guards=[auth.require("tasks:read")], sync_to_thread=True)
-            def handler() -> Any:
-                return view()
-
-            def make(authenticator: Any) -> Any:
-                return Litestar(
-                    [handler, auth.key_routes()],
-                    plugins=[auth.bind(authenticator)],
-                    logging_config=None,
-                )
-
-        case _:
-            from flask import Blueprint, Flask
-            from tests.integrations.flask_app import WsgiBridge
-
-            blueprint = Blueprint("tasks", __name__)
-            auth.protect(blueprint)
-            blueprint.get("/")(auth.require("tasks:read")(view))
-
-            def make(authenticator: Any) -> Any:
-                app = Flask(__name__)
-                app.register_blueprint(blueprint)
-                app.register_blueprint(auth.key_routes())
-                auth.init_app(app, authenticator)
-                return WsgiBridge(app)
-
-    return make
+    routes = [guarded(adapter, auth, "tasks:read", view), auth.key_routes()]
+    return lambda authenticator: mounted(adapter, auth, *routes, authenticator=authenticator)
 
 
 class TestOneAdapterForSeveralApplications:
@@ -128,7 +74,7 @@ class TestOneAdapterForSeveralApplications:
 
     def test_an_application_without_one(self, adapter: str) -> None:
         make = factory(adapter, adapter_of(adapter), nothing)
-        with pytest.raises(ConfigurationError, match=r"no authenticator yet|authenticator, not"):
+        with pytest.raises(ConfigurationError, match="no authenticator yet"):
             make(None)
 
     def test_one_for_all_and_one_for_this(self, adapter: str) -> None:
@@ -136,13 +82,6 @@ class TestOneAdapterForSeveralApplications:
         make = factory(adapter, adapter_of(adapter, world.blocking), nothing)
         with pytest.raises(ConfigurationError, match="already has an authenticator"):
             make(world.blocking)
-
-    @pytest.mark.skipif("litestar" not in ADAPTERS, reason="for Litestar")
-    async def test_a_litestar_plugin_without_one(self) -> None:
-        from litestar import Litestar
-
-        with pytest.raises(ConfigurationError, match="no authenticator yet"):
-            Litestar(plugins=[adapter_of("litestar")], logging_config=None)
 
     @pytest.mark.skipif("flask" not in ADAPTERS, reason="for Flask")
     def test_flask_gives_the_authenticator_of_the_current_application(self) -> None:
