@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+from tests.contract.world import World, make_world
 
 from msk_auth.testing import BackgroundLoop
 
@@ -42,6 +43,11 @@ if INSTALLED != FRAMEWORKS:
         "test_session.py",
         "test_way.py",
     ]
+
+
+@pytest.fixture
+def world() -> World:
+    return make_world()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from tests.contract.adapter import Surprise, User, World, make_world
+from tests.contract.adapter import Surprise, User, World
 from tests.integrations.adapters import send
 from tests.integrations.fastapi_app import fastapi_app
 from tests.integrations.test_websockets import connect
@@ -38,11 +38,6 @@ class Task(BaseModel):
 
     name: str
     tags: list[int] = []
-
-
-@pytest.fixture
-async def world() -> World:
-    return make_world()
 
 
 @pytest.fixture

@@ -44,11 +44,6 @@ PREFLIGHT = {"Origin": "https://pages.test", "Access-Control-Request-Method": "G
 
 
 @pytest.fixture
-def world() -> World:
-    return make_world()
-
-
-@pytest.fixture
 def site(world: World) -> Site:
     return Site(world)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flask import Blueprint, Flask
 from flask.views import MethodView
-from tests.contract.adapter import World, make_world
+from tests.contract.adapter import World
 from tests.integrations.flask_site import Site
 
 from msk_auth import require, require_interactive
@@ -181,11 +181,6 @@ auth.init_app(app)
 app.get("/closed")(auth.require()(opened))
 """,
 }
-
-
-@pytest.fixture
-def world() -> World:
-    return make_world()
 
 
 @pytest.fixture

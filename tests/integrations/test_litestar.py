@@ -84,11 +84,6 @@ class Site:
 
 
 @pytest.fixture
-async def world() -> World:
-    return make_world()
-
-
-@pytest.fixture
 def site(world: World) -> Site:
     return Site(world)
 

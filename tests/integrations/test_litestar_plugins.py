@@ -20,7 +20,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.plugins import InitPlugin
 from litestar.static_files import create_static_files_router
 from litestar.types import Receive, Scope, Send
-from tests.contract.adapter import Reply, User, World, make_world
+from tests.contract.adapter import Reply, User, World
 from tests.integrations.adapters import send
 from tests.integrations.test_websockets import connect
 
@@ -71,11 +71,6 @@ class Plugin(InitPlugin):
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.route_handlers.extend(self._handlers)
         return app_config
-
-
-@pytest.fixture
-async def world() -> World:
-    return make_world()
 
 
 def application(auth: LitestarAuth[Any], *handlers: Any, **more: Any) -> Litestar:

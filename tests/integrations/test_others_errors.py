@@ -232,11 +232,6 @@ def make(name: str) -> Make:
     return MAKERS[name]
 
 
-@pytest.fixture
-async def world() -> World:
-    return make_world()
-
-
 # As they were.
 
 

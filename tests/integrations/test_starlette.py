@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
-from tests.contract.adapter import User, World, make_world
+from tests.contract.adapter import User, World
 from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
 from tests.integrations.test_websockets import DENIAL, connect
@@ -30,11 +30,6 @@ from msk_auth.http.answers import Answer, ProblemRenderer
 from msk_auth.integrations.starlette import StarletteAuth
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def world() -> World:
-    return make_world()
 
 
 @pytest.fixture
