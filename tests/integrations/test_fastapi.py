@@ -4,6 +4,7 @@
 
 import json
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, TypeAlias
 
@@ -273,6 +274,24 @@ class TestGuards:
             ("DELETE", b"/a"),
         ]:
             assert (await send(app, method, b"/api/keys" + target)).status == 401
+
+    async def test_an_endpoint_need_not_be_hashable(
+        self, auth: FastAPIAuth[User], world: World, app: FastAPI
+    ) -> None:
+        @dataclass
+        class Greeting:
+            text: str
+
+            def __call__(self, limit: int = 1) -> str:
+                return self.text
+
+        app.add_api_route("/greeting", Greeting("hello"), dependencies=[auth.principal])
+        assert (await send(app, "GET", b"/greeting")).status == 401
+        assert (await send(app, "GET", b"/greeting?limit=a")).status == 401
+        reply = await send(app, "GET", b"/greeting", world.bearer("key"))
+        assert (reply.status, reply.json) == (200, "hello")
+        (found,) = [each for each in list_routes(app).routes if each.path == "/greeting"]
+        assert found.policies == (require(),)
 
     async def test_install_is_for_fastapi(self, auth: FastAPIAuth[User]) -> None:
         with pytest.raises(ConfigurationError, match="Use StarletteAuth"):

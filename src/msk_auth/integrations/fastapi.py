@@ -458,18 +458,21 @@ def _guards_of(scope: Mapping[str, Any]) -> list[Guard]:
     return [call for call in calls if isinstance(call, Guard)]
 
 
-def _calls_of(route: object, replaced: Collection[object]) -> Iterator[object]:
+def _calls_of(route: object, replaced: Collection[object]) -> list[object]:
     """The endpoint of a route and all of its dependencies, except those that a test replaced."""
     # Only FastAPI's own routes have dependencies.
     dependant: Dependant | None = getattr(route, "dependant", None)
-    return iter(()) if dependant is None else _calls_in(dependant, replaced)
+    if dependant is None:
+        return []
+    # The endpoint cannot be replaced, and need not be hashable.
+    endpoint, *dependencies = _calls_in(dependant)
+    return [endpoint, *(call for call in dependencies if call not in replaced)]
 
 
-def _calls_in(dependant: Dependant, replaced: Collection[object] = ()) -> Iterator[object]:
-    if dependant.call not in replaced:
-        yield dependant.call
+def _calls_in(dependant: Dependant) -> Iterator[object]:
+    yield dependant.call
     for each in dependant.dependencies:
-        yield from _calls_in(each, replaced)
+        yield from _calls_in(each)
 
 
 # The route audit.
@@ -490,7 +493,7 @@ def _read(app: FastAPI | APIRouter, prefix: str) -> Iterator[AuditedRoute]:
 
 
 def _entry(shown: Any, replaced: Collection[object]) -> RouteEntry:
-    calls = list(_calls_of(shown, replaced))
+    calls = _calls_of(shown, replaced)
     guards = tuple(call.policies for call in calls if isinstance(call, Guard))
     own_guard = any(map(has_own_guard, calls))
     return RouteEntry(getattr(shown, "original_route", shown), shown, guards, own_guard)
