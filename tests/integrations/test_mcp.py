@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import anyio
 import pytest
+from tests.cases import case
 from tests.contract.adapter import (
     MAX_AGE,
     PEOPLE,
@@ -23,10 +24,9 @@ from tests.contract.adapter import (
     make_world,
 )
 from tests.contract.adapter_contract import GUARDED, check_all
-from tests.contract.world import SIGNING_KEY
 from tests.integrations.adapters import Driver, send
 
-from msk_auth import AsyncAuthenticator, Policy, TokenProfile, local_principal, require
+from msk_auth import AsyncAuthenticator, Policy, local_principal, require
 from msk_auth.errors import ConfigurationError
 from msk_auth.integrations.mcp import McpAuth
 from msk_auth.testing import BackgroundLoop, audit_routes, list_routes
@@ -36,25 +36,33 @@ METADATA = "https://tasks.test/.well-known/oauth-protected-resource/mcp"
 MESSAGE = [(b"content-type", b"application/json")]
 
 
-class Server:
-    """An MCP server without an SDK: it answers with what a test gives it, and keeps what it was sent.
+class Site:
+    """An MCP server without an SDK, behind the gate: it answers with what a test gives it, and keeps what it was sent.
 
     Attributes:
         auth: The adapter.
+        app: The gate, with the tables of the last call of :meth:`protect`.
         result: What every request gets.
         headers: Those of every response.
         as_events: Whether a response is an event stream.
         received: The scopes and messages that passed the gate.
     """
 
-    def __init__(self, authenticator: Any, *, resource: str = RESOURCE, **options: Any) -> None:
-        self.auth: McpAuth[Any] = McpAuth(authenticator, resource=resource, **options)
+    def __init__(self, world: World, authenticator: Any = None, **options: Any) -> None:
+        self.world = world
+        given = world.authenticator if authenticator is None else authenticator
+        self.auth: McpAuth[Any] = McpAuth(given, **{"resource": RESOURCE, **options})
         self.result: dict[str, Any] | None = None
         self.headers: list[tuple[bytes, bytes]] = []
         self.as_events = False
         self.received: list[tuple[Any, Any]] = []
+        self.protect()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    def protect(self, server: Any = None, **tables: Any) -> None:
+        """Put the gate in front of this server, or of another one."""
+        self.app: Any = self.auth.protect(server or self._serve, **tables)
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         body = (await receive())["body"]
         message = json.loads(body) if body else {}
         self.received.append((scope, message))
@@ -74,13 +82,50 @@ class Server:
         await send({"type": "http.response.body", "body": payload[:half], "more_body": True})
         await send({"type": "http.response.body", "body": payload[half:]})
 
+    async def send(
+        self,
+        credential: str,
+        body: bytes = b"",
+        *headers: tuple[bytes, bytes],
+        method: str = "POST",
+        **more: Any,
+    ) -> Reply:
+        """A request with a credential of the world."""
+        sent = [*self.world.bearer(credential), *headers, *MESSAGE]
+        return await send(self.app, method, b"/mcp", sent, body, **more)
+
+    async def call(self, credential: str, method: str, /, **params: Any) -> Reply:
+        """A message with a credential of the world."""
+        return await self.send(credential, rpc(method, **params))
+
+    async def outcome(self, credential: str, method: str, /, **params: Any) -> str:
+        """The code that a message is refused with, before the server gets it; `served` if it is not."""
+        self.received.clear()
+        reply = await self.call(credential, method, **params)
+        if reply.status == 200 and "result" in reply.json:
+            return "served"
+        assert self.received == []
+        code: str = (reply.json["error"]["data"] if reply.status == 200 else reply.json)["code"]
+        return code
+
+    async def begin(self, credential: str) -> tuple[bytes, bytes]:
+        """The header of a new session."""
+        self.headers = [(b"mcp-session-id", b"a1")]
+        reply = await self.call(credential, "initialize")
+        self.headers = []
+        self.received.clear()
+        session_id = reply.header("mcp-session-id")
+        assert session_id is not None
+        assert re.fullmatch(r"a1\.[0-9a-f]{64}", session_id)
+        return b"mcp-session-id", session_id.encode()
+
 
 def context(scope: Any) -> Any:
     """What an SDK passes to a tool."""
     return SimpleNamespace(request_context=SimpleNamespace(request=SimpleNamespace(scope=scope)))
 
 
-def rpc(method: str, **params: Any) -> bytes:
+def rpc(method: str, /, **params: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).encode()
 
 
@@ -156,14 +201,12 @@ class TestContract(AdapterContract):
     test_an_administrators_key_route_gives_its_answer = None  # type: ignore[assignment]
     test_an_administrator_lists_and_revokes_the_keys_of_all_owners = None  # type: ignore[assignment]
 
-    @pytest.fixture(scope="class", params=["awaited", "blocking"])
+    @pytest.fixture(scope="class")
     @classmethod
-    def driver(
-        cls, request: pytest.FixtureRequest, world: World, loop: BackgroundLoop
-    ) -> AdapterDriver:
-        blocks = request.param == "blocking"
-        server = Server(world.blocking if blocks else world.authenticator)
-        return ToolDriver(loop, server.auth.protect(server, tools=_tools(server.auth)))
+    def driver(cls, world: World, loop: BackgroundLoop) -> AdapterDriver:
+        site = Site(world)
+        site.protect(tools=_tools(site.auth))
+        return ToolDriver(loop, site.app)
 
     @pytest.mark.parametrize("request_line", _REQUESTS, ids=ascii)
     def test_a_guarded_route_gives_its_answer(
@@ -178,20 +221,10 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def world() -> World:
-    return make_world()
-
-
-@pytest.fixture
-def server(world: World) -> Server:
-    return Server(world.authenticator, authorization_servers=["https://login.test"])
-
-
-@pytest.fixture
-def app(server: Server) -> Any:
-    auth = server.auth
-    return auth.protect(
-        server,
+def site() -> Site:
+    site = Site(make_world(), authorization_servers=["https://login.test"])
+    auth = site.auth
+    site.protect(
         tools={
             "list": auth.require("tasks:read"),
             "run": auth.require("tasks:run"),
@@ -206,14 +239,19 @@ def app(server: Server) -> Any:
         },
         max_body=10_000,
     )
+    return site
 
 
-async def post(app: Any, headers: list[tuple[bytes, bytes]], body: bytes, **more: Any) -> Reply:
-    return await send(app, "POST", b"/mcp", [*headers, *MESSAGE], body, **more)
+async def test_a_blocking_authenticator_decides_in_a_thread() -> None:
+    world = make_world()
+    site = Site(world, world.blocking)
+    reply = await site.call("key", "tools/call", name="any")
+    assert reply.json["result"]["structuredContent"]["owner"] == "alice"
+    assert await site.outcome("key_revoked", "tools/call", name="any") == "key_revoked"
 
 
-async def test_the_metadata_says_where_to_get_tokens(app: Any) -> None:
-    reply = await send(app, "GET", b"/.well-known/oauth-protected-resource/mcp")
+async def test_the_metadata_says_where_to_get_tokens(site: Site) -> None:
+    reply = await send(site.app, "GET", b"/.well-known/oauth-protected-resource/mcp")
     assert (reply.status, reply.header("content-type")) == (200, "application/json")
     assert reply.json == {
         "resource": RESOURCE,
@@ -223,61 +261,33 @@ async def test_the_metadata_says_where_to_get_tokens(app: Any) -> None:
     }
 
 
-async def test_the_metadata_of_a_server_for_keys_names_no_issuer(world: World) -> None:
-    server = Server(world.authenticator, resource="https://tasks.test/")
-    app = server.auth.protect(server)
+async def test_the_metadata_of_a_server_for_keys_names_no_issuer() -> None:
+    resource = "https://tasks.test/"
+    app = Site(make_world(), resource=resource).app
     reply = await send(app, "GET", b"/.well-known/oauth-protected-resource", root_path="/")
-    assert reply.json == {
-        "resource": "https://tasks.test/",
-        "bearer_methods_supported": ["header"],
-    }
-
-
-async def test_a_refused_credential_is_told_where_to_get_another(app: Any) -> None:
-    reply = await post(app, [], rpc("tools/list"))
-    assert reply.header("www-authenticate") == (
-        f'Bearer realm="api", scope="admin:config tasks:read tasks:run", resource_metadata="{METADATA}"'
-    )
-
-
-async def test_a_missing_permission_is_a_challenge(world: World, app: Any) -> None:
-    reply = await post(app, world.bearer("key_read"), rpc("tools/call", name="run"))
-    assert (reply.status, reply.json["code"]) == (403, "permission_denied")
-    assert reply.header("www-authenticate") == (
-        f'Bearer realm="api", error="insufficient_scope", scope="tasks:run", resource_metadata="{METADATA}"'
-    )
-
-
-async def test_a_token_for_another_audience_is_refused(app: Any) -> None:
-    profile = TokenProfile(issuer="https://tasks.test", audience="other", keys=[SIGNING_KEY])
-    token = profile.issue(
-        subject="alice", session_id="s", authenticated_at=START, now=START, lifetime=MAX_AGE
-    )
-    reply = await post(app, [(b"authorization", b"Bearer " + token.encode())], rpc("tools/list"))
-    assert (reply.status, reply.json["code"]) == (401, "token_invalid")
+    assert reply.json == {"resource": resource, "bearer_methods_supported": ["header"]}
 
 
 @pytest.mark.parametrize(
-    ("credential", "listed"),
+    ("credential", "as_events", "listed"),
     [
-        ("key", ["list", "run"]),
-        ("key_read", ["list"]),
-        ("key_nothing", []),
-        ("jwt", ["list", "run", "reset", "fresh"]),
+        ("key", False, ["list", "run"]),
+        ("key", True, ["list", "run"]),
+        ("key_read", False, ["list"]),
+        ("key_nothing", False, []),
+        ("jwt", False, ["list", "run", "reset", "fresh"]),
         # A new login is enough for `fresh`.
-        ("jwt_old", ["list", "run", "reset", "fresh"]),
+        ("jwt_old", False, ["list", "run", "reset", "fresh"]),
     ],
 )
-@pytest.mark.parametrize("as_events", [False, True], ids=["json", "events"])
 async def test_what_the_caller_may_not_use_is_not_listed(
-    credential: str, listed: list[str], as_events: bool, world: World, server: Server, app: Any
+    credential: str, as_events: bool, listed: list[str], site: Site
 ) -> None:
     names = ["list", "run", "reset", "fresh", "unnamed"]
-    server.as_events = as_events
-    server.headers = [(b"content-length", b"1"), (b"cache-control", b"public")]
-    server.result = {"tools": [{"name": name} for name in names] + [None], "cacheScope": "public"}
-    headers = [*world.bearer(credential), (b"accept-encoding", b"gzip")]
-    reply = await post(app, headers, rpc("tools/list"))
+    site.as_events = as_events
+    site.headers = [(b"content-length", b"1"), (b"cache-control", b"public")]
+    site.result = {"tools": [{"name": name} for name in names] + [None], "cacheScope": "public"}
+    reply = await site.send(credential, rpc("tools/list"), (b"accept-encoding", b"gzip"))
     # Without events: with the id of one the client could resume the stream, and get the listing as the server keeps it.
     assert reply.header("content-type") == "application/json"
     assert reply.header("content-length") == str(len(reply.body))
@@ -286,53 +296,41 @@ async def test_what_the_caller_may_not_use_is_not_listed(
         "cacheScope": "private",
     }
     assert reply.header("cache-control") == "no-store"
-    assert b"accept-encoding" not in dict(server.received[0][0]["headers"])
+    assert b"accept-encoding" not in dict(site.received[0][0]["headers"])
 
 
-@pytest.mark.parametrize(
-    ("method", "kind", "key", "names", "listed"),
-    [
-        ("prompts/list", "prompts", "name", ["plan", "other"], ["plan"]),
-        (
-            "resources/list",
-            "resources",
-            "uri",
-            ["tasks://1", "tasks://admin", "files://tasks/a/b", "other://1"],
-            ["tasks://1", "files://tasks/a/b"],
-        ),
-        (
-            "resources/templates/list",
-            "resourceTemplates",
-            "uriTemplate",
-            ["tasks://{task_id}", "tasks://{other}", "files://tasks/{path*}"],
-            ["tasks://{task_id}", "files://tasks/{path*}"],
-        ),
-    ],
-)
-async def test_prompts_and_resources_are_listed_alike(
-    method: str,
-    kind: str,
-    key: str,
-    names: list[str],
-    listed: list[str],
-    world: World,
-    server: Server,
-    app: Any,
-) -> None:
-    server.result = {kind: [{key: name} for name in names]}
-    reply = await post(app, world.bearer("key"), rpc(method))
+LISTINGS = {
+    "prompts/list": ("prompts", "name", ["plan"], ["other"]),
+    "resources/list": (
+        "resources",
+        "uri",
+        ["tasks://1", "files://tasks/a/b"],
+        ["tasks://admin", "other://1"],
+    ),
+    "resources/templates/list": (
+        "resourceTemplates",
+        "uriTemplate",
+        ["tasks://{task_id}", "files://tasks/{path*}"],
+        ["tasks://{other}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("method", LISTINGS)
+async def test_prompts_and_resources_are_listed_alike(method: str, site: Site) -> None:
+    kind, key, listed, others = LISTINGS[method]
+    site.result = {kind: [{key: name} for name in [*others, *listed]]}
+    reply = await site.call("key", method)
     assert [each[key] for each in reply.json["result"][kind]] == listed
 
 
-async def test_a_listing_answers_no_other_request_of_its_id(
-    world: World, server: Server, app: Any
-) -> None:
+async def test_a_listing_answers_no_other_request_of_its_id(site: Site) -> None:
     """The SDKs send an answer to the last request that has its id, which may be one that is no listing."""
-    server.result = {"tools": []}
+    site.result = {"tools": []}
     for count in (1, 2):
-        reply = await post(app, world.bearer("key"), rpc("tools/list"))
+        reply = await site.call("key", "tools/list")
         assert reply.json == {"jsonrpc": "2.0", "id": 7, "result": {"tools": []}}
-        asked = {7, *(message["id"] for _, message in server.received)}
+        asked = {7, *(message["id"] for _, message in site.received)}
         assert len(asked) == 1 + count
 
 
@@ -347,15 +345,15 @@ async def test_a_listing_answers_no_other_request_of_its_id(
     ],
 )
 async def test_a_listing_that_cannot_be_read_is_not_sent(
-    status: int, body: bytes, sent: int, world: World
+    status: int, body: bytes, sent: int, site: Site
 ) -> None:
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-type", b"text/plain")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    auth: McpAuth[Any] = McpAuth(world.authenticator, resource=RESOURCE)
-    reply = await post(auth.protect(broken), world.bearer("key"), rpc("tools/list"))
+    site.protect(broken)
+    reply = await site.call("key", "tools/list")
     assert reply.status == sent
     if sent == 502:
         assert reply.json == {"type": "about:blank", "title": "Bad Gateway", "status": 502}
@@ -363,117 +361,91 @@ async def test_a_listing_that_cannot_be_read_is_not_sent(
         assert (reply.header("content-type"), reply.body) == ("text/plain", body)
 
 
-READ = ["resources/read", "resources/subscribe", "resources/unsubscribe"]
-
-
-@pytest.mark.parametrize("method", READ)
+@pytest.mark.parametrize(
+    "method", ["resources/read", "resources/subscribe", "resources/unsubscribe"]
+)
 async def test_a_resource_needs_the_policies_of_all_rows_that_match(
-    method: str, world: World, app: Any
+    method: str, site: Site
 ) -> None:
-    for uri, status in [("tasks://1", 200), ("files://tasks/a/b", 200), ("tasks://admin", 403)]:
-        reply = await post(app, world.bearer("key"), rpc(method, uri=uri))
-        assert (reply.status, "error" in reply.json) == (status, False)
+    assert await site.outcome("key", method, uri="tasks://1") == "served"
+    assert await site.outcome("key", method, uri="files://tasks/a/b") == "served"
+    assert await site.outcome("key", method, uri="tasks://admin") == "permission_denied"
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "TASKS://admin", "tasks://ADMIN", "tasks://%61dmin", "tasks://Admin", "tasks://admin\t", "tasks://ad\nmin", " tasks://admin",
-        "tasks://admin/", "tasks://admin?", "tasks://admin#", "tasks://x/../admin", "tasks://./admin", "tasks://%2e%2e/admin",
-        "tasks://x%2f..%2fadmin", "tasks:\\\\admin", "tasks://x\\..\\admin", "files://tasks/../admin", "files://tasks/%2E./x",
-        "tasks://\uff41dmin", "tasks://admi\u0131n", "other://1", "", 7, None, ["tasks://1"], {"a": 1},
-    ],
-)  # fmt: skip
-async def test_no_spelling_of_a_uri_reaches_another_resource(
-    uri: object, world: World, server: Server, app: Any
-) -> None:
-    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri))
-    assert "result" not in reply.json
-    assert server.received == []
+# The rows of a server, and what a URI gets from them. `admin` is a permission that the key does not have.
+URIS: dict[str, tuple[dict[str, str], dict[str, list[Any]]]] = {
+    "no spelling reaches another resource": (
+        {"tasks://{task_id}": "read", "tasks://admin": "admin", "files://tasks/{path*}": "read"},
+        {
+            "permission_denied": ["TASKS://admin", "tasks://ADMIN", "tasks://%61dmin", "tasks://Admin"],
+            "not_found": [
+                "tasks://admin\t", "tasks://ad\nmin", " tasks://admin", "tasks://admin/", "tasks://admin?", "tasks://admin#", "tasks://x/../admin", "tasks://./admin",
+                "tasks://%2e%2e/admin", "tasks://x%2f..%2fadmin", "tasks:\\\\admin", "tasks://x\\..\\admin", "files://tasks/../admin",
+                "files://tasks/%2E./x", "tasks://\uff41dmin", "tasks://admi\u0131n", "other://1", "", 7, None, ["tasks://1"], {"a": 1},
+            ],
+        },
+    ),
+    # FastMCP drops the query and the fragment, so that these reach `notes://{id}`; before 2.0 the official SDK keeps them in `id`.
+    "a row guards what a server may take for its own": (
+        {"notes://{id}": "admin", "notes://{path*}": "read", "notes://shared/admin{rest*}": "admin"},
+        {
+            "permission_denied": [
+                "notes://a", "notes://a?x=1", "notes://a?", "notes://a#b", "notes://%61?x=/y", "notes://a#/y", "notes://?x", "notes://a%3Fb",
+                "notes://shared/%61dmin%0a", "notes://shared/admin",
+            ],
+            "served": ["notes://shared/a?x", "notes://shared/a", "notes://shared/a%0a", "notes://shared/" + "a" * 2033],
+        },
+    ),
+    "an operator begins what its expression stands for": (
+        {"notes://all{?q,r}": "read", "notes://v1{.minor}": "read", "notes://x{/path*}": "read"},
+        {
+            "served": [
+                "notes://all", "notes://all?q=1&r=2", "notes://all?q=1&r=2s", "notes://all?q=1&r=2/x", "notes://v1", "notes://v1.2",
+                "notes://v1.2s", "notes://v1.2/x", "notes://x/a/b", "notes://x/a/bs", "notes://x/a/b/x",
+            ],
+            "not_found": ["notes://alls", "notes://all/x", "notes://v1s", "notes://v1/x"],
+        },
+    ),
+    "a row names no more than its template": (
+        {"notes://{id}": "read"},
+        {"not_found": ["notes://a?x", "notes://a#x", "notes://a%3Fx/y", "notes://a/b", "notes://" + "a" * 2041]},
+    ),
+    # A parser that normalizes, such as that of the official SDK before 2.0, makes one resource of these.
+    "no spelling of a web address or a file reaches another resource": (
+        dict.fromkeys(("https:{+any}", "http:{+any}", "file:{+any}", "notes:{+any}"), "read")
+        | dict.fromkeys(
+            (
+                "https://a.test/admin", "https://b.test/", "http://127.0.0.1/admin", "file:///srv/admin", "notes://a%7Cb",
+                "notes://a%3Cb",
+            ),
+            "admin",
+        ),
+        {
+            "not_found": [
+                "https:/a.test/admin", "https:a.test/admin", "HTTPS:///a.test/admin", "https://a.test:443/admin", "https://a.test:/admin",
+                "https://@a.test/admin", "https://a%2Etest/admin", "https://%EF%BD%81.test/admin", "https://a%C2%AD.test/admin",
+                "http://2130706433/admin", "http://0x7f.1/admin", "http://0177.0.0.1/admin", "https://b.test",
+                "file:/srv/admin", "file:////srv/admin", "file://localhost/srv/admin", "file:%2e///srv/admin", "notes://a|b", "notes://a<b",
+            ],
+            "served": ["https://a.test/notes/1", "file:///srv/notes", "notes://a"],
+        },
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("uri", "status"),
-    [
-        ("notes://a", 403), ("notes://a?x=1", 403), ("notes://a?", 403), ("notes://a#b", 403), ("notes://%61?x=/y", 403), ("notes://a#/y", 403),
-        ("notes://?x", 403), ("notes://a%3Fb", 403), ("notes://shared/a?x", 200), ("notes://shared/a", 200), ("notes://shared/a%0a", 200),
-        ("notes://shared/%61dmin%0a", 403), ("notes://shared/admin", 403), ("notes://shared/" + "a" * 2033, 200),
-    ],
-)  # fmt: skip
-async def test_a_row_guards_what_a_server_may_take_for_its_own(
-    uri: str, status: int, world: World, server: Server
-) -> None:
-    """FastMCP drops the query and the fragment, so that these reach `notes://{id}`; before 2.0 the official SDK keeps them in `id`."""
-    read, admin = server.auth.require("tasks:read"), server.auth.require("admin:config")
-    resources = {
-        "notes://{id}": admin,
-        "notes://{path*}": read,
-        "notes://shared/admin{rest*}": admin,
+@pytest.mark.parametrize("name", URIS)
+async def test_the_rows_decide_about_a_uri(name: str) -> None:
+    rows, outcomes = URIS[name]
+    site = Site(make_world())
+    policies = {
+        "read": site.auth.require("tasks:read"),
+        "admin": site.auth.require("admin:config"),
     }
-    app = server.auth.protect(server, resources=resources)
-    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri))
-    assert (reply.status, "error" in reply.json) == (status, False)
-
-
-@pytest.mark.parametrize(
-    "uri", ["notes://all", "notes://all?q=1&r=2", "notes://v1", "notes://v1.2", "notes://x/a/b"]
-)
-@pytest.mark.parametrize("extra", ["", "s", "/x"])
-async def test_an_operator_begins_what_its_expression_stands_for(
-    uri: str, extra: str, world: World, server: Server
-) -> None:
-    read = server.auth.require("tasks:read")
-    names = ("notes://all{?q,r}", "notes://v1{.minor}", "notes://x{/path*}")
-    app = server.auth.protect(server, resources=dict.fromkeys(names, read))
-    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri + extra))
-    is_named = not extra or not uri.endswith(("all", "v1"))
-    assert ("result" in reply.json) == is_named
-
-
-@pytest.mark.parametrize(
-    "uri",
-    ["notes://a?x", "notes://a#x", "notes://a%3Fx/y", "notes://a/b", "notes://" + "a" * 2041],
-)
-async def test_a_row_names_no_more_than_its_template(
-    uri: str, world: World, server: Server
-) -> None:
-    app = server.auth.protect(server, resources={"notes://{id}": server.auth.require("tasks:read")})
-    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri))
-    assert reply.json["error"]["data"]["code"] == "not_found"
-    assert server.received == []
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "https:/a.test/admin", "https:a.test/admin", "HTTPS:///a.test/admin", "https://a.test:443/admin", "https://a.test:/admin",
-        "https://@a.test/admin", "https://a%2Etest/admin", "https://%EF%BD%81.test/admin", "https://a%C2%AD.test/admin",
-        "http://2130706433/admin", "http://0x7f.1/admin", "http://0177.0.0.1/admin", "https://b.test",
-        "file:/srv/admin", "file:////srv/admin", "file://localhost/srv/admin", "file:%2e///srv/admin", "notes://a|b", "notes://a<b",
-    ],
-)  # fmt: skip
-async def test_no_spelling_of_a_web_address_or_a_file_reaches_another_resource(
-    uri: str, world: World, server: Server
-) -> None:
-    """A parser that normalizes, such as that of the official SDK before 2.0, makes one resource of these."""
-    auth = server.auth
-    other = {
-        name: auth.require("tasks:read")
-        for name in ("https:{+any}", "http:{+any}", "file:{+any}", "notes:{+any}")
-    }
-    names = (
-        *("https://a.test/admin", "https://b.test/", "http://127.0.0.1/admin"),
-        *("file:///srv/admin", "notes://a%7Cb", "notes://a%3Cb"),
-    )
-    app = auth.protect(
-        server, resources=other | {name: auth.require("admin:config") for name in names}
-    )
-    reply = await post(app, world.bearer("key"), rpc("resources/read", uri=uri))
-    assert "result" not in reply.json
-    assert server.received == []
-    for plain in ("https://a.test/notes/1", "file:///srv/notes", "notes://a"):
-        reply = await post(app, world.bearer("key"), rpc("resources/read", uri=plain))
-        assert "result" in reply.json
+    site.protect(resources={uri: policies[needed] for uri, needed in rows.items()})
+    for expected, uris in outcomes.items():
+        for uri in uris:
+            with case(uri):
+                assert await site.outcome("key", "resources/read", uri=uri) == expected
 
 
 @pytest.mark.parametrize(
@@ -501,27 +473,23 @@ async def test_no_spelling_of_a_web_address_or_a_file_reaches_another_resource(
     ],
 )
 async def test_a_client_can_show_what_no_scope_would_change(
-    method: str, params: dict[str, Any], code: str, world: World, server: Server, app: Any
+    method: str, params: dict[str, Any], code: str, site: Site
 ) -> None:
-    reply = await post(app, world.bearer("key"), rpc(method, **params))
+    reply = await site.call("key", method, **params)
     assert (reply.status, reply.header("content-type")) == (200, "application/json")
     error = reply.json["error"]
     assert (reply.json["id"], error["data"]["code"]) == (7, code)
     assert error["code"] == (-32602 if code == "not_found" else -32010)
     assert error["message"] == error["data"]["detail"]
-    assert server.received == []
+    assert site.received == []
 
 
 @pytest.mark.parametrize("name", [None, 7, True, ["7"]], ids=repr)
-async def test_a_name_that_is_no_text_is_in_no_table(
-    name: object, world: World, server: Server
-) -> None:
-    table = dict.fromkeys((str(name), "{+any}"), server.auth.require("tasks:read"))
-    app = server.auth.protect(server, tools=table, resources=table)
-    for call in (rpc("tools/call", name=name), rpc("resources/read", uri=name)):
-        reply = await post(app, world.bearer("key"), call)
-        assert reply.json["error"]["data"]["code"] == "not_found"
-    assert server.received == []
+async def test_a_name_that_is_no_text_is_in_no_table(name: object, site: Site) -> None:
+    table = dict.fromkeys((str(name), "{+any}"), site.auth.require("tasks:read"))
+    site.protect(tools=table, resources=table)
+    assert await site.outcome("key", "tools/call", name=name) == "not_found"
+    assert await site.outcome("key", "resources/read", uri=name) == "not_found"
 
 
 @pytest.mark.parametrize(
@@ -534,46 +502,47 @@ async def test_a_name_that_is_no_text_is_in_no_table(
     ],
 )  # fmt: skip
 async def test_a_key_with_scopes_may_send_what_needs_no_more(
-    method: str, params: dict[str, Any], world: World, app: Any
+    method: str, params: dict[str, Any], site: Site
 ) -> None:
-    assert (await post(app, world.bearer("key_read"), rpc(method, **params))).status == 200
+    assert await site.outcome("key_read", method, **params) == "served"
 
 
-async def test_a_method_that_the_gate_does_not_know_needs_a_key_without_scopes(
-    world: World, app: Any
-) -> None:
-    unknown = [
-        rpc("tasks/result", taskId="1"),
-        rpc("completion/complete"),
-        rpc("completion/complete", ref={"type": ["ref/prompt"], "name": "plan"}),
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tasks/result", {"taskId": "1"}),
+        ("completion/complete", {}),
+        ("completion/complete", {"ref": {"type": ["ref/prompt"], "name": "plan"}}),
         # The name of a method that needs nothing is no kind of reference.
-        rpc("completion/complete", ref={"type": "ping"}),
-    ]
-    for message in unknown:
-        for credential, status in [("key_read", 403), ("key", 200), ("jwt", 200)]:
-            assert (await post(app, world.bearer(credential), message)).status == status
+        ("completion/complete", {"ref": {"type": "ping"}}),
+    ],
+)
+async def test_a_method_that_the_gate_does_not_know_needs_a_key_without_scopes(
+    method: str, params: dict[str, Any], site: Site
+) -> None:
+    assert (await site.call("key_read", method, **params)).status == 403
+    for credential in ("key", "jwt"):
+        assert await site.outcome(credential, method, **params) == "served"
 
 
-async def test_without_tables_everything_needs_a_key_without_scopes(world: World) -> None:
-    server = Server(world.authenticator)
-    app = server.auth.protect(server)
-    messages = [
-        rpc("tools/call", name="x"),
-        rpc("prompts/get", name="x"),
-        rpc("resources/read", uri="x://1"),
-    ]
-    for message in messages:
-        assert (await post(app, world.bearer("key"), message)).status == 200
-        reply = await post(app, world.bearer("key_read"), message)
+async def test_without_tables_everything_needs_a_key_without_scopes() -> None:
+    site = Site(make_world())
+    for method, params in (
+        ("tools/call", {"name": "x"}),
+        ("prompts/get", {"name": "x"}),
+        ("resources/read", {"uri": "x://1"}),
+    ):
+        assert await site.outcome("key", method, **params) == "served"
+        reply = await site.call("key_read", method, **params)
         assert (reply.status, reply.json["code"]) == (403, "permission_denied")
-    server.result = {"tools": [{"name": "x"}]}
+    site.result = {"tools": [{"name": "x"}]}
     for credential, count in [("key", 1), ("key_read", 0)]:
-        reply = await post(app, world.bearer(credential), rpc("tools/list"))
+        reply = await site.call(credential, "tools/list")
         assert len(reply.json["result"]["tools"]) == count
 
 
-async def test_the_clients_response_to_the_server_passes(world: World, app: Any) -> None:
-    reply = await post(app, world.bearer("key_read"), b'{"jsonrpc": "2.0", "id": 1, "result": {}}')
+async def test_the_clients_response_to_the_server_passes(site: Site) -> None:
+    reply = await site.send("key_read", b'{"jsonrpc": "2.0", "id": 1, "result": {}}')
     assert reply.status == 200
 
 
@@ -585,92 +554,66 @@ async def test_the_clients_response_to_the_server_passes(world: World, app: Any)
         b'{"method": "tools/call", "id": ' + b"9" * 5000 + b"}",
     ],
 )  # fmt: skip
-async def test_a_body_that_is_no_message_is_refused(
-    body: bytes, world: World, server: Server, app: Any
-) -> None:
-    reply = await post(app, world.bearer("key"), body)
+async def test_a_body_that_is_no_message_is_refused(body: bytes, site: Site) -> None:
+    reply = await site.send("key", body)
     assert (reply.status, reply.json["code"]) == (400, "request_malformed")
-    assert server.received == []
+    assert site.received == []
 
 
 @pytest.mark.parametrize("method", ["post", "Post", "PUT", "PATCH", "QUERY"])
-async def test_every_method_that_may_bring_a_message_is_checked(
-    method: str, world: World, server: Server, app: Any
-) -> None:
-    headers = [*world.bearer("key_read"), *MESSAGE]
-    reply = await send(app, method, b"/mcp", headers, rpc("tools/call", name="run"))
+async def test_every_method_that_may_bring_a_message_is_checked(method: str, site: Site) -> None:
+    reply = await site.send("key_read", rpc("tools/call", name="run"), method=method)
     assert (reply.status, reply.json["code"]) == (403, "permission_denied")
-    assert server.received == []
+    assert site.received == []
 
 
-async def test_the_server_gets_what_the_gate_has_checked(
-    world: World, server: Server, app: Any
-) -> None:
+async def test_the_server_gets_what_the_gate_has_checked(site: Site) -> None:
     body = b'{"id":1,"method":"tools/call","method":"ping","params":{"name":"run","name":"list"}}'
-    reply = await post(app, [*world.bearer("key_read"), (b"content-length", b"99")], body)
-    assert reply.status == 200
-    ((scope, message),) = server.received
+    assert (await site.send("key_read", body, (b"content-length", b"99"))).status == 200
+    ((scope, message),) = site.received
     assert message == {"id": 1, "method": "ping", "params": {"name": "list"}}
     assert [value for name, value in scope["headers"] if name == b"content-length"] != [b"99"]
 
 
-async def test_a_long_body_is_refused_and_so_is_one_that_breaks_off(world: World, app: Any) -> None:
-    reply = await post(app, world.bearer("key"), rpc("tools/call", name="a" * 10_000))
+async def test_a_long_body_is_refused_and_so_is_one_that_breaks_off(site: Site) -> None:
+    reply = await site.call("key", "tools/call", name="a" * 10_000)
     assert (reply.status, reply.json["code"]) == (413, "content_too_large")
-    reply = await post(app, world.bearer("key"), b"", chunks=[])
+    reply = await site.send("key", chunks=[])
     assert (reply.status, reply.json["code"]) == (400, "request_malformed")
 
 
 # Sessions.
 
 
-async def begin(app: Any, server: Server, headers: list[tuple[bytes, bytes]]) -> bytes:
-    server.headers = [(b"mcp-session-id", b"a1")]
-    reply = await post(app, headers, rpc("initialize"))
-    server.headers = []
-    server.received.clear()
-    session_id = reply.header("mcp-session-id")
-    assert session_id is not None
-    assert re.fullmatch(r"a1\.[0-9a-f]{64}", session_id)
-    return session_id.encode()
-
-
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 @pytest.mark.parametrize("credential", ["key", "jwt"])
 async def test_a_session_belongs_to_its_credential(
-    credential: str, method: str, world: World, server: Server, app: Any
+    credential: str, method: str, site: Site
 ) -> None:
-    session_id = await begin(app, server, world.bearer(credential))
+    _, session_id = await site.begin(credential)
     body = rpc("ping") if method == "POST" else b""
     for other in ("key", "key_read", "key_bob", "jwt", "jwt_bob"):
-        headers = [*world.bearer(other), (b"Mcp-Session-Id", session_id), *MESSAGE]
-        reply = await send(app, method, b"/mcp", headers, body)
+        reply = await site.send(other, body, (b"Mcp-Session-Id", session_id), method=method)
         assert reply.status == (200 if other == credential else 404), other
-    ((scope, _),) = server.received
+    ((scope, _),) = site.received
     assert (b"Mcp-Session-Id", b"a1") in scope["headers"]
 
 
-async def test_an_id_that_the_gate_did_not_sign_is_refused(
-    world: World, server: Server, app: Any
-) -> None:
-    session_id = await begin(app, server, world.bearer("key"))
+async def test_an_id_that_the_gate_did_not_sign_is_refused(site: Site) -> None:
+    name, session_id = await site.begin("key")
     for wrong in (b"a1", b"a2" + session_id[2:], session_id[:-1], session_id + b"0", b"", b"."):
-        headers = [*world.bearer("key"), (b"mcp-session-id", wrong)]
-        reply = await post(app, headers, rpc("ping"))
+        reply = await site.send("key", rpc("ping"), (name, wrong))
         assert (reply.status, reply.json["code"]) == (404, "not_found")
-    twice = [*world.bearer("key"), (b"mcp-session-id", session_id), (b"mcp-session-id", b"a1")]
-    assert (await post(app, twice, rpc("ping"))).status == 404
-    assert server.received == []
+    twice = await site.send("key", rpc("ping"), (name, session_id), (name, b"a1"))
+    assert twice.status == 404
+    assert site.received == []
 
 
 @pytest.mark.parametrize("name", [b"last-event-id", b"Last-Event-ID"])
-async def test_no_stream_is_resumed_by_the_id_of_an_event(
-    name: bytes, world: World, server: Server, app: Any
-) -> None:
-    session_id = await begin(app, server, world.bearer("key"))
-    headers = [*world.bearer("key"), (b"mcp-session-id", session_id), (name, b"3")]
-    assert (await send(app, "GET", b"/mcp", headers)).status == 200
-    ((scope, _),) = server.received
+async def test_no_stream_is_resumed_by_the_id_of_an_event(name: bytes, site: Site) -> None:
+    session = await site.begin("key")
+    assert (await site.send("key", b"", session, (name, b"3"), method="GET")).status == 200
+    ((scope, _),) = site.received
     assert all(sent.lower() != b"last-event-id" for sent, _ in scope["headers"])
 
 
@@ -683,23 +626,22 @@ async def revoke(world: World) -> None:
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-async def test_a_revocation_ends_what_is_open(has_begun: bool, world: World) -> None:
+async def test_a_revocation_ends_what_is_open(has_begun: bool, site: Site) -> None:
     ended: list[str] = []
 
     async def stream(scope: Any, receive: Any, send: Any) -> None:
         if has_begun:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"1", "more_body": True})
-        await revoke(world)
+        await revoke(site.world)
         try:
             await anyio.sleep_forever()
         finally:
             ended.append("stream")
 
-    auth: McpAuth[Any] = McpAuth(world.authenticator, resource=RESOURCE)
-    app = auth.protect(stream)
+    site.protect(stream)
     with anyio.fail_after(60):
-        reply = await send(app, "GET", b"/mcp", world.bearer("key"), stays=True)
+        reply = await site.send("key", method="GET", stays=True)
     assert ended == ["stream"]
     if has_begun:
         assert (reply.status, reply.body) == (200, b"1")
@@ -709,76 +651,70 @@ async def test_a_revocation_ends_what_is_open(has_begun: bool, world: World) -> 
 
 @pytest.mark.parametrize("has_session", [True, False])
 async def test_a_revocation_cancels_what_a_session_would_go_on_with(
-    has_session: bool, world: World, server: Server
+    has_session: bool, site: Site
 ) -> None:
+    serve = site._serve
+
     async def waiting(scope: Any, receive: Any, send: Any) -> None:
-        await server(scope, receive, send)
-        if server.received[-1][1]["method"] == "tools/call":
-            await revoke(world)
+        await serve(scope, receive, send)
+        if site.received[-1][1]["method"] == "tools/call":
+            await revoke(site.world)
             await anyio.sleep_forever()
 
-    app = server.auth.protect(waiting)
-    headers = world.bearer("key")
-    if has_session:
-        headers = [*headers, (b"mcp-session-id", await begin(app, server, headers))]
+    site.protect(waiting)
+    session = [await site.begin("key")] if has_session else []
     with anyio.fail_after(60):
-        await post(app, headers, rpc("tools/call", name="run"))
-    (called, _), *more = server.received
+        await site.send("key", rpc("tools/call", name="run"), *session)
+    (called, _), *more = site.received
     params = {"requestId": 7}
     cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
     assert [message for _, message in more] == ([cancelled] if has_session else [])
     assert all(scope["headers"] == called["headers"] for scope, _ in more)
 
 
-async def test_a_refused_call_cancels_nothing(world: World, server: Server, app: Any) -> None:
+async def test_a_refused_call_cancels_nothing(site: Site) -> None:
     """A client may use the id of a request that is still served."""
-    headers = world.bearer("key")
-    headers = [*headers, (b"mcp-session-id", await begin(app, server, headers))]
-    reply = await post(app, headers, rpc("tools/call", name="reset"))
+    session = await site.begin("key")
+    reply = await site.send("key", rpc("tools/call", name="reset"), session)
     assert reply.json["error"]["data"]["code"] == "interactive_required"
-    assert server.received == []
+    assert site.received == []
 
 
-async def test_a_revocation_ends_a_body_that_does_not_arrive(
-    world: World, server: Server, app: Any
-) -> None:
+async def serve(site: Site, receive: Any) -> list[Any]:
+    """What is sent for a request with the key whose body is received so. No time passes while it is sent."""
     sent: list[Any] = []
-
-    async def receive() -> Any:
-        await revoke(world)
-        await anyio.sleep_forever()
 
     async def note(message: Any) -> None:
         sent.append(message)
 
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "client": None}
     with anyio.fail_after(60):
-        await app(scope_of(world.bearer("key")), receive, note)
-    start, body = sent
+        await site.app({**scope, "headers": site.world.bearer("key")}, receive, note)
+    return sent
+
+
+async def test_a_revocation_ends_a_body_that_does_not_arrive(site: Site) -> None:
+    async def receive() -> Any:
+        await revoke(site.world)
+        await anyio.sleep_forever()
+
+    start, body = await serve(site, receive)
     assert (start["status"], json.loads(body["body"])["code"]) == (401, "key_revoked")
-    assert server.received == []
+    assert site.received == []
 
 
-async def test_a_request_that_waits_for_nothing_costs_one_look_up_of_its_key(
-    world: World, server: Server, app: Any
-) -> None:
+async def test_a_request_that_waits_for_nothing_costs_one_look_up_of_its_key(site: Site) -> None:
     async def receive() -> Any:
         return {"type": "http.request", "body": rpc("tools/list"), "more_body": False}
 
-    async def note(message: Any) -> None:
-        """No time passes here, so that no round of the watches can come."""
-
-    world.store.reads = 0
-    await app(scope_of(world.bearer("key")), receive, note)
-    assert len(server.received) == world.store.reads == 1
-
-
-def scope_of(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
-    return {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": None}
+    site.world.store.reads = 0
+    await serve(site, receive)
+    assert len(site.received) == site.world.store.reads == 1
 
 
 @pytest.mark.parametrize("seconds", [0, 1], ids=["at once", "when it is watched"])
 async def test_a_response_and_an_error_of_the_server_pass_as_they_are(
-    seconds: float, world: World
+    seconds: float, site: Site
 ) -> None:
     async def late(scope: Any, receive: Any, send: Any) -> None:
         await anyio.sleep(seconds)
@@ -787,17 +723,16 @@ async def test_a_response_and_an_error_of_the_server_pass_as_they_are(
         await send({"type": "http.response.start", "status": 202, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    auth: McpAuth[Any] = McpAuth(world.authenticator, resource=RESOURCE)
-    app = auth.protect(late)
-    assert (await post(app, world.bearer("key"), rpc("ping"))).status == 202
+    site.protect(late)
+    assert (await site.call("key", "ping")).status == 202
     with pytest.raises(TimeoutError, match="of the server"):
-        await send(app, "GET", b"/mcp", world.bearer("key"))
+        await site.send("key", method="GET")
 
 
 # What is not a request.
 
 
-async def test_the_authenticator_is_open_while_the_server_is(world: World) -> None:
+async def test_the_authenticator_is_open_while_the_server_is() -> None:
     order: list[str] = []
 
     class Opened(AsyncAuthenticator[Any]):
@@ -818,7 +753,9 @@ async def test_the_authenticator_is_open_while_the_server_is(world: World) -> No
     async def find_owner(_: str) -> Any:
         return None
 
-    auth = McpAuth(Opened(world.store, find_owner=find_owner), resource=RESOURCE)
+    world = make_world()
+    site = Site(world, Opened(world.store, find_owner=find_owner))
+    site.protect(server)
     asked = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
 
     async def receive() -> Any:
@@ -827,49 +764,53 @@ async def test_the_authenticator_is_open_while_the_server_is(world: World) -> No
     async def note(message: Any) -> None:
         order.append(message["type"])
 
-    await auth.protect(server)({"type": "lifespan"}, receive, note)
+    await site.app({"type": "lifespan"}, receive, note)
     assert order == [
         *("open", "startup", "lifespan.startup.complete"),
         *("close", "shutdown", "lifespan.shutdown.complete"),
     ]
 
 
-async def test_a_websocket_is_closed(app: Any) -> None:
+async def test_a_websocket_is_closed(site: Site) -> None:
     sent: list[Any] = []
 
     async def note(message: Any) -> None:
         sent.append(message)
 
-    await app({"type": "websocket"}, None, note)
+    await site.app({"type": "websocket"}, None, note)
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
 @pytest.mark.parametrize(
     "resource", ["", "/mcp", "ftp://a/mcp", "https:///mcp", "https://a/mcp?b=c", "https://a/mcp#b"]
 )
-async def test_a_resource_is_a_url(resource: str, world: World) -> None:
+async def test_a_resource_is_a_url(resource: str) -> None:
     with pytest.raises(ConfigurationError, match="resource="):
-        McpAuth(world.authenticator, resource=resource)
+        McpAuth(make_world().authenticator, resource=resource)
 
 
-async def test_a_principal_is_of_a_request_through_the_gate(server: Server) -> None:
+async def test_a_principal_is_of_a_request_through_the_gate(site: Site) -> None:
     for wrong in (None, SimpleNamespace(request_context=None), context({})):
         with pytest.raises(ConfigurationError, match="without a guard"):
-            server.auth.principal(wrong)
+            site.auth.principal(wrong)
 
 
-async def test_the_route_audit_reads_the_tables(world: World, app: Any) -> None:
-    report = list_routes(app)
+async def test_the_route_audit_reads_the_tables(site: Site) -> None:
+    report = list_routes(site.app)
     assert [(route.path, route.policy) for route in report.routes][:3] == [
         ("/tools/list", "permissions: tasks:read"),
         ("/tools/run", "permissions: tasks:run"),
         ("/tools/reset", "interactive"),
     ]
-    auth: McpAuth[Any] = McpAuth(world.authenticator, resource=RESOURCE)
-    (row, *_) = audit_routes(auth.protect(app)).routes
+    site.protect()
+    (row, *_) = audit_routes(site.app).routes
     assert (row.path, row.policies) == ("/tools/*", (require(),))
+    site.protect(tools={"revoke_key": site.auth.require("keys:write")})
     with pytest.raises(AssertionError, match="revoke_key"):
-        audit_routes(auth.protect(app, tools={"revoke_key": auth.require("keys:write")}))
+        audit_routes(site.app)
+
+
+# Keys for some resources.
 
 
 @pytest.mark.parametrize(
@@ -884,23 +825,22 @@ async def test_the_route_audit_reads_the_tables(world: World, app: Any) -> None:
     ],
 )
 async def test_the_uri_of_a_resource_names_what_it_is_about(
-    uri: str, passes: bool, world: World, server: Server
+    uri: str, passes: bool, site: Site
 ) -> None:
-    auth = server.auth
-    app = auth.protect(
-        server,
+    auth = site.auth
+    site.protect(
         resources={
             "tasks://{task_id}": auth.require("tasks:read", resource="task:{task_id}"),
             "files://tasks/{?a,b}": auth.require("tasks:read"),
             "files://tasks/{name*}": auth.require("tasks:read"),
-        },
+        }
     )
     # What a client sends beside the URI says nothing of it.
-    read = rpc("resources/read", uri=uri, arguments={"task_id": "42"})
-    reply = await post(app, world.bearer("key_bound"), read)
+    arguments = {"task_id": "42"}
+    reply = await site.call("key_bound", "resources/read", uri=uri, arguments=arguments)
     assert reply.status == (200 if passes else 403)
-    server.result = {"resources": [{"uri": uri}]}
-    reply = await post(app, world.bearer("key_bound"), rpc("resources/list"))
+    site.result = {"resources": [{"uri": uri}]}
+    reply = await site.call("key_bound", "resources/list")
     assert len(reply.json["result"]["resources"]) == passes
 
 
@@ -918,11 +858,10 @@ async def test_the_uri_of_a_resource_names_what_it_is_about(
     ids=repr,
 )
 async def test_the_arguments_of_a_tool_name_its_resource(
-    world: World, server: Server, arguments: Any, passes: bool
+    arguments: Any, passes: bool, site: Site
 ) -> None:
-    app = server.auth.protect(server, tools=_tools(server.auth))
-    call = rpc("tools/call", name="GET /about", arguments=arguments)
-    reply = await post(app, world.bearer("key_bound"), call)
+    site.protect(tools=_tools(site.auth))
+    reply = await site.call("key_bound", "tools/call", name="GET /about", arguments=arguments)
     if passes:
         assert reply.json["result"]["structuredContent"]["owner"] == "alice"
     else:
@@ -931,17 +870,15 @@ async def test_the_arguments_of_a_tool_name_its_resource(
 
 @pytest.mark.parametrize("arguments", [None, {"task_id": "42"}])
 async def test_a_key_for_one_resource_completes_nothing_about_others(
-    world: World, server: Server, arguments: Any
+    arguments: Any, site: Site
 ) -> None:
-    policy = server.auth.require("tasks:read", resource="task:{task_id}")
-    app = server.auth.protect(
-        server, prompts={"plan": policy}, resources={"tasks://{task_id}": policy}
-    )
+    policy = site.auth.require("tasks:read", resource="task:{task_id}")
+    site.protect(prompts={"plan": policy}, resources={"tasks://{task_id}": policy})
     for about in (
         {"type": "ref/prompt", "name": "plan"},
         {"type": "ref/resource", "uri": "tasks://{task_id}"},
     ):
         # What a client adds to the reference says nothing of what is completed.
-        completion = rpc("completion/complete", ref={**about, "arguments": arguments})
-        assert (await post(app, world.bearer("key_bound"), completion)).status == 403
-        assert (await post(app, world.bearer("key"), completion)).status == 200
+        ref = {**about, "arguments": arguments}
+        assert (await site.call("key_bound", "completion/complete", ref=ref)).status == 403
+        assert (await site.call("key", "completion/complete", ref=ref)).status == 200
