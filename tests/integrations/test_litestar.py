@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("litestar")
 
 from litestar import (
-    Controller,
     Litestar,
     Request,
     Response,
@@ -25,7 +24,6 @@ from litestar import (
     websocket,
 )
 from litestar.config.cors import CORSConfig
-from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import (
     ClientException,
@@ -39,13 +37,13 @@ from litestar.exceptions import (
 )
 from litestar.logging import LoggingConfig
 from litestar.middleware import ASGIMiddleware
-from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.static_files import create_static_files_router
 from litestar.types import ASGIApp, Receive, Scope, Send
 from tests.contract.adapter import START, Reply, Surprise, User, World, make_world
 from tests.integrations.adapters import send
 from tests.integrations.litestar_di import FromQuery, JSONBody, NamedDependency, PathParameter
+from tests.integrations.litestar_site import Jobs, mount, openapi, silent, silent_socket
 from tests.integrations.test_websockets import connect
 
 from msk_auth import Policy, Principal, require_interactive
@@ -88,36 +86,12 @@ def site(world: World) -> Site:
     return Site(world)
 
 
-@get("/forgotten")
-async def forgotten() -> str:
-    return "reached"
-
-
-@websocket("/forgotten")
-async def forgotten_websocket(socket: WebSocket[Any, Any, Any]) -> None:
-    await socket.accept()
-    await socket.close()
-
-
-@asgi("/forgotten", is_mount=True, copy_scope=True)
-async def forgotten_mount(scope: Scope, receive: Receive, send: Send) -> None:
-    await Response("reached").to_asgi_response(None, Request(scope))(scope, receive, send)
-
-
-class Forgotten(Controller):
-    path = "/controller"
-
-    @get()
-    async def forgotten(self) -> str:
-        return "reached"
-
-
 class TestDeclarations:
     """Every handler declares who may use it, or the application does not start."""
 
     @pytest.mark.parametrize(
         "handler",
-        [forgotten, forgotten_websocket, forgotten_mount, Forgotten],
+        [silent, silent_socket, mount, Jobs],
         ids=["route", "websocket", "mount", "controller"],
     )
     async def test_a_handler_that_declares_nothing_is_an_error(
@@ -139,27 +113,27 @@ class TestDeclarations:
     ) -> None:
         app = site.app()
         with pytest.raises(ConfigurationError):
-            app.register(forgotten)
+            app.register(silent)
         app.asgi_router.construct_routing_trie()
         for credential in (None, "jwt", "jwt_admin"):
-            assert (await site.ask(app, "GET", "/forgotten", credential)).status == 500
+            assert (await site.ask(app, "GET", "/silent", credential)).status == 500
 
-    @pytest.mark.parametrize("handler", [forgotten, Forgotten], ids=["route", "controller"])
+    @pytest.mark.parametrize("handler", [silent, Jobs], ids=["route", "controller"])
     async def test_public_is_declared_on_the_handler_or_above_it(
         self, site: Site, handler: Any
     ) -> None:
         app = site.app(Router("/api", route_handlers=[handler], opt=site.auth.public))
-        path = "/api/forgotten" if handler is forgotten else "/api/controller"
+        path = "/api/silent" if handler is silent else "/api/jobs"
         for credential in (None, "jwt", "key_revoked"):
             assert (await site.ask(app, "GET", path, credential)).body == b"reached"
         assert (await site.ask(app, "OPTIONS", path)).status == 204
 
     async def test_a_guard_stands_on_the_handler_or_above_it(self, site: Site) -> None:
         outer = Router(
-            "/api", route_handlers=[forgotten, Forgotten], guards=[site.auth.require("tasks:run")]
+            "/api", route_handlers=[silent, Jobs], guards=[site.auth.require("tasks:run")]
         )
         app = site.app(Router("/v1", route_handlers=[outer]))
-        for path in ("/v1/api/forgotten", "/v1/api/controller"):
+        for path in ("/v1/api/silent", "/v1/api/jobs"):
             assert await site.code(app, "GET", path) == "credentials_missing"
             assert await site.code(app, "GET", path, "jwt_bob") == "permission_denied"
             assert await site.code(app, "GET", path, "key") == "200"
@@ -176,13 +150,13 @@ class TestDeclarations:
 
     async def test_public_and_guarded(self, site: Site) -> None:
         with pytest.raises(ConfigurationError, match="public and guarded"):
-            site.app(get("/", guards=[site.auth.require()], opt=site.auth.public)(forgotten.fn))
+            site.app(get("/", guards=[site.auth.require()], opt=site.auth.public)(silent.fn))
 
     async def test_guards_of_others_declare_nothing_for_this_adapter(self, site: Site) -> None:
         async def guard(_connection: Any, _handler: Any) -> None: ...
 
         with pytest.raises(ConfigurationError, match="declares no policy"):
-            site.app(get("/", guards=[guard])(forgotten.fn))
+            site.app(get("/", guards=[guard])(silent.fn))
 
     async def test_the_guard_runs_before_everything_of_the_application(self, site: Site) -> None:
         called: list[str] = []
@@ -194,7 +168,7 @@ class TestDeclarations:
                 called.append("early")
                 await next_app(scope, receive, send)
 
-        handler = get("/", guards=[site.auth.require()])(forgotten.fn)
+        handler = get("/", guards=[site.auth.require()])(silent.fn)
         app = site.app(handler, middleware=[Early()])
         assert await site.code(app, "GET", "/") == "credentials_missing"
         assert called == []
@@ -214,7 +188,7 @@ class TestDeclarations:
                 scope["headers"] = site.world.bearer(sent[0].decode())
                 await next_app(scope, receive, send)
 
-        handler = get("/", guards=[site.auth.require("tasks:run")])(forgotten.fn)
+        handler = get("/", guards=[site.auth.require("tasks:run")])(silent.fn)
         app = site.app(handler, middleware=[Exchange()])
         for instead, code in (
             ("key", "200"),
@@ -305,7 +279,7 @@ class TestMethodsAndMounts:
             assert (await site.ask(app, "OPTIONS", path, "key", headers=headers)).status == 403
 
     async def test_a_preflight_is_answered_before_any_route(self, site: Site) -> None:
-        handler = get("/", guards=[site.auth.require()])(forgotten.fn)
+        handler = get("/", guards=[site.auth.require()])(silent.fn)
         app = site.app(handler, cors_config=CORSConfig(allow_origins=["https://pages.test"]))
         headers = [(b"origin", b"https://pages.test"), (b"access-control-request-method", b"GET")]
         assert (await site.ask(app, "OPTIONS", "/", headers=headers)).status == 204
@@ -395,14 +369,14 @@ class TestMethodsAndMounts:
 
     @pytest.mark.parametrize("path", ["/config/", "//config", "/config//", "/x/../config"])
     async def test_another_spelling_of_a_path_is_no_way_around(self, site: Site, path: str) -> None:
-        app = site.app(get("/config", guards=[site.auth.require_interactive()])(forgotten.fn))
+        app = site.app(get("/config", guards=[site.auth.require_interactive()])(silent.fn))
         assert await site.code(app, "GET", path, "key_admin") in {
             "interactive_required",
             "404",
         }
 
     async def test_a_cached_answer_is_guarded_like_the_first(self, site: Site) -> None:
-        app = site.app(get("/", cache=60, guards=[site.auth.require("tasks:run")])(forgotten.fn))
+        app = site.app(get("/", cache=60, guards=[site.auth.require("tasks:run")])(silent.fn))
         assert await site.code(app, "GET", "/", "key") == "200"
         assert await site.code(app, "GET", "/", "key_bob") == "permission_denied"
         assert await site.code(app, "GET", "/") == "credentials_missing"
@@ -412,7 +386,7 @@ class TestSetUpsThatCannotWork:
     async def test_a_guard_on_an_application_without_the_plugin_refuses(
         self, site: Site, caplog: pytest.LogCaptureFixture
     ) -> None:
-        handler = get("/", guards=[site.auth.require()])(forgotten.fn)
+        handler = get("/", guards=[site.auth.require()])(silent.fn)
         app = Litestar([handler, site.auth.key_routes()], logging_config=None)
         for request in ("GET /", "GET /api/keys", "POST /api/keys"):
             method, path = request.split()
@@ -422,25 +396,12 @@ class TestSetUpsThatCannotWork:
 
     async def test_a_guard_of_another_adapter(self, site: Site) -> None:
         other = LitestarAuth(site.world.authenticator)
-        for handler in (get("/", guards=[other.require()])(forgotten.fn), other.key_routes()):
+        for handler in (get("/", guards=[other.require()])(silent.fn), other.key_routes()):
             with pytest.raises(ConfigurationError, match="a guard of a different LitestarAuth"):
                 site.app(handler)
 
 
 class TestThePrincipal:
-    async def test_it_is_injected_and_on_the_request(self, site: Site) -> None:
-        @get("/", guards=[site.auth.require()])
-        async def handler(
-            principal: Current, request: Request[User, Principal[User], State]
-        ) -> list[Any]:
-            assert request.auth is principal
-            assert request.user is principal.user
-            return [principal.owner.id, principal.kind.value]
-
-        app = site.app(handler)
-        assert (await site.ask(app, "GET", "/", "key_bob")).json == ["bob", "api_key"]
-        assert (await site.ask(app, "GET", "/", "jwt")).json == ["alice", "interactive"]
-
     async def test_a_handler_without_a_guard_cannot_have_it(
         self, site: Site, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -488,7 +449,7 @@ class TestThePrincipal:
         assert (await site.ask(app, "GET", "/tasks:read", "key")).body == b"Alice"
 
     async def test_times_of_last_use_are_written_before_the_store_closes(self, site: Site) -> None:
-        app = site.app(get("/", guards=[site.auth.require()])(forgotten.fn))
+        app = site.app(get("/", guards=[site.auth.require()])(silent.fn))
         async with app.lifespan():
             assert await site.code(app, "GET", "/", "key") == "200"
         record = await site.world.store.find(site.world.names["key_id"])
@@ -513,46 +474,65 @@ class TestErrors:
         return await site.ask(site.app(handler, **more), "GET", "/")
 
     @pytest.mark.parametrize(
-        ("error", "status", "detail"),
+        ("error", "status", "members", "headers"),
         [
-            (NotFoundException(), 404, None),
-            (NotFoundException("No such task."), 404, "No such task."),
-            (NotAuthorizedException(), 401, None),
-            (ClientException("Odd."), 400, "Odd."),
-            (ServiceUnavailableException(), 503, None),
-            (InternalServerException("swordfish"), 500, None),
-            (HTTPException(status_code=418), 418, None),
-            (ValueError("swordfish"), 500, None),
+            (NotFoundException(), 404, {}, {}),
+            (NotFoundException("No such task."), 404, {"detail": "No such task."}, {}),
+            (NotAuthorizedException(), 401, {}, {}),
+            (ClientException("Odd."), 400, {"detail": "Odd."}, {}),
+            (ServiceUnavailableException(), 503, {}, {}),
+            (InternalServerException("swordfish"), 500, {}, {}),
+            (HTTPException(status_code=418), 418, {}, {}),
+            (ValueError("swordfish"), 500, {}, {}),
+            # A challenge of the application is its own.
+            (
+                NotAuthorizedException(headers={"WWW-Authenticate": "Digest"}),
+                401,
+                {},
+                {"www-authenticate": "Digest"},
+            ),
+            (
+                TooManyRequestsException(headers={"Retry-After": "7"}, extra={"limit": 3}),
+                429,
+                {"context": {"limit": 3}},
+                {"retry-after": "7"},
+            ),
         ],
         ids=repr,
     )
     async def test_of_the_framework(
-        self, site: Site, error: Exception, status: int, detail: str | None
+        self,
+        site: Site,
+        error: Exception,
+        status: int,
+        members: dict[str, Any],
+        headers: dict[str, str],
     ) -> None:
         reply = await self.answer(site, error)
         assert reply.status == status
-        assert reply.json["type"] == "about:blank"
-        assert "code" not in reply.json
-        assert reply.json.get("detail") == detail
-        assert reply.header("content-type") == "application/problem+json"
-        assert reply.header("cache-control") == "no-store"
-        assert reply.header("www-authenticate") is None
+        title = reply.json["title"]
+        assert reply.json == {"type": "about:blank", "title": title, "status": status, **members}
+        headers |= {"content-type": "application/problem+json", "cache-control": "no-store"}
+        for name in (*headers, "www-authenticate"):
+            assert reply.header(name) == headers.get(name)
         assert b"swordfish" not in reply.body
 
-    async def test_invalid_input_is_a_problem_of_ours(self, site: Site) -> None:
-        reply = await self.answer(site, ValidationException("No."))
+    @pytest.mark.parametrize(
+        ("extra", "errors"),
+        [
+            (None, [("", "No.")]),
+            (
+                ["too short", {"key": "x"}],
+                [("", "too short"), ("x", "This is not acceptable.")],
+            ),
+        ],
+    )
+    async def test_invalid_input_is_a_problem_of_ours(
+        self, site: Site, extra: Any, errors: list[tuple[str, str]]
+    ) -> None:
+        reply = await self.answer(site, ValidationException("No.", extra=extra))
         assert (reply.status, reply.json["code"]) == (422, "input_invalid")
-        assert reply.json["errors"] == [{"field": "", "message": "No."}]
-
-    async def test_a_challenge_of_the_application_is_its_own(self, site: Site) -> None:
-        error = NotAuthorizedException(headers={"WWW-Authenticate": "Digest"})
-        assert (await self.answer(site, error)).header("www-authenticate") == "Digest"
-
-    async def test_headers_are_kept_and_extras_too(self, site: Site) -> None:
-        error = TooManyRequestsException(headers={"Retry-After": "7"}, extra={"limit": 3})
-        reply = await self.answer(site, error)
-        assert reply.header("retry-after") == "7"
-        assert reply.json["context"] == {"limit": 3}
+        assert [(each["field"], each["message"]) for each in reply.json["errors"]] == errors
 
     async def test_what_is_no_error_is_none(self, site: Site) -> None:
         error = HTTPException(status_code=303, headers={"location": "/there"})
@@ -560,8 +540,8 @@ class TestErrors:
         assert (reply.status, reply.header("location"), reply.body) == (303, "/there", b"")
 
     async def test_a_405_lists_the_allowed_methods_as_litestar_does(self, site: Site) -> None:
-        bare = await site.ask(Litestar([get("/")(forgotten.fn)]), "PUT", "/")
-        app = site.app(get("/", opt=site.auth.public)(forgotten.fn))
+        bare = await site.ask(Litestar([get("/")(silent.fn)]), "PUT", "/")
+        app = site.app(get("/", opt=site.auth.public)(silent.fn))
         reply = await site.ask(app, "PUT", "/")
         assert (reply.status, reply.json["title"]) == (405, "Method Not Allowed")
         # Litestar names them in versions later than the oldest that is supported.
@@ -603,15 +583,6 @@ class TestErrors:
         assert b"hunter2" not in reply.body
         # Who may not come in learns nothing about the input.
         assert await site.code(tasks, "POST", target, **sent) == "credentials_missing"
-
-    async def test_errors_of_a_foreign_shape(self, site: Site) -> None:
-        reply = await self.answer(
-            site, ValidationException("No.", extra=["too short", {"key": "x"}])
-        )
-        assert reply.json["errors"] == [
-            {"field": "", "message": "too short"},
-            {"field": "x", "message": "This is not acceptable."},
-        ]
 
     async def test_a_body_that_is_too_large(self, site: Site) -> None:
         @post("/", guards=[site.auth.require()], request_max_body_size=10)
@@ -659,9 +630,9 @@ class TestDocumentation:
 
     async def test_pages_of_the_applications_own_declare_themselves(self, site: Site) -> None:
         with pytest.raises(ConfigurationError, match="on /docs"):
-            site.app(openapi_config=_config(openapi_router=Router("/docs", route_handlers=[])))
+            site.app(openapi_config=openapi(openapi_router=Router("/docs", route_handlers=[])))
         router = Router("/docs", route_handlers=[], guards=[site.auth.require()])
-        app = site.app(openapi_config=_config(openapi_router=router))
+        app = site.app(openapi_config=openapi(openapi_router=router))
         assert await site.code(app, "GET", "/docs/openapi.json") == "credentials_missing"
 
     async def test_without_any(self, site: Site) -> None:
@@ -695,7 +666,7 @@ class TestDocumentation:
     async def test_settings_of_the_application_stay(self, site: Site) -> None:
         theirs = Components(security_schemes={"other": SecurityScheme(type="apiKey")})
         for components in (theirs, [theirs]):
-            config = _config(components=components, path="/docs")
+            config = openapi(components=components, path="/docs")
             app = site.app(site.auth.key_routes(), openapi_config=config)
             document = (await site.ask(app, "GET", "/docs/openapi.json")).json
             assert document["info"]["title"] == "Tasks"
@@ -703,10 +674,6 @@ class TestDocumentation:
             assert document["components"]["securitySchemes"].keys() == schemes
             assert config.components is components
             assert config.openapi_router is None
-
-
-def _config(**more: Any) -> OpenAPIConfig:
-    return OpenAPIConfig(title="Tasks", version="1", **more)
 
 
 async def test_a_refusal_logs_no_traceback_where_litestar_logs_exceptions(world: World) -> None:

@@ -10,18 +10,16 @@ import pytest
 
 pytest.importorskip("litestar")
 
-from litestar import Controller, Litestar, Request, Response, Router, WebSocket, asgi, get
-from litestar import websocket as websocket_handler
+from litestar import Litestar, Request, Router, get
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
 from litestar.exceptions import NotAuthorizedException
 from litestar.middleware import AbstractAuthenticationMiddleware
-from litestar.openapi import OpenAPIConfig
 from litestar.plugins import InitPlugin
 from litestar.static_files import create_static_files_router
-from litestar.types import Receive, Scope, Send
 from tests.contract.adapter import Reply, User, World
 from tests.integrations.adapters import send
+from tests.integrations.litestar_site import Jobs, mount, openapi, silent, silent_socket
 from tests.integrations.test_websockets import connect
 
 from msk_auth import Principal, own_guard, require, require_interactive
@@ -30,36 +28,6 @@ from msk_auth.integrations.litestar import LitestarAuth
 from msk_auth.testing import list_routes
 
 pytestmark = pytest.mark.anyio
-
-
-@get("/silent")
-async def silent() -> str:
-    return "reached"
-
-
-@websocket_handler("/socket")
-async def socket(socket: WebSocket[Any, Any, Any]) -> None:
-    await socket.accept()
-    await socket.close()
-
-
-@asgi("/mount", is_mount=True, copy_scope=True)
-async def mount(scope: Scope, receive: Receive, send: Send) -> None:
-    await Response("reached").to_asgi_response(None, Request(scope))(scope, receive, send)
-
-
-class Jobs(Controller):
-    """As a plugin brings it: a page, and what is below it."""
-
-    path = "/jobs"
-
-    @get()
-    async def page(self) -> str:
-        return "reached"
-
-    @get("/queues/{queue:str}")
-    async def queue(self) -> str:
-        return "reached"
 
 
 class Plugin(InitPlugin):
@@ -98,7 +66,7 @@ class TestTheDefault:
         tmp_path.joinpath("a.txt").write_text("in a file")
         auth = LitestarAuth(world.authenticator, default=require_interactive())
         files = create_static_files_router("/files", [tmp_path])
-        app = application(auth, silent, socket, mount, Jobs, files, openapi_config=_openapi())
+        app = application(auth, silent, silent_socket, mount, Jobs, files, openapi_config=openapi())
         for path in (
             *("/silent", "/mount", "/mount/deep", "/jobs", "/jobs/queues/a", "/files/a.txt"),
             *("/schema", "/schema/openapi.json", "/schema/nowhere"),
@@ -121,7 +89,7 @@ class TestTheDefault:
 
     async def test_it_stands_in_the_document(self, world: World) -> None:
         auth = LitestarAuth(world.authenticator, default=require("tasks:read"))
-        document = application(auth, silent, openapi_config=_openapi()).openapi_schema.to_schema()
+        document = application(auth, silent, openapi_config=openapi()).openapi_schema.to_schema()
         assert document["paths"]["/silent"]["get"]["security"]
         assert "401" in document["paths"]["/silent"]["get"]["responses"]
 
@@ -238,7 +206,7 @@ class TestPaths:
             },
         )
         files = create_static_files_router("/files", [tmp_path])
-        app = application(auth, Jobs, files, mount, socket, silent)
+        app = application(auth, Jobs, files, mount, silent_socket, silent)
         for path in ("/jobs", "/jobs/queues/a"):
             assert await status(app, world, path) == 401
             assert await status(app, world, path, "key_admin") == 403
@@ -437,7 +405,7 @@ class TestTheOrderOfPlugins:
 
         class Core(InitPlugin):
             def on_app_init(self, app_config: AppConfig) -> AppConfig:
-                app_config.openapi_config = _openapi()
+                app_config.openapi_config = openapi()
                 app_config.route_handlers.append(get("/", guards=[auth.require()])(silent.fn))
                 if also_added:
                     app_config.plugins.append(auth)
@@ -479,7 +447,3 @@ class TestTheOrderOfPlugins:
 
         with pytest.raises(ConfigurationError, match="several LitestarAuth plugins"):
             Litestar(plugins=[Core(), auth], logging_config=None)
-
-
-def _openapi(**more: Any) -> OpenAPIConfig:
-    return OpenAPIConfig(title="Tasks", version="1", **more)
