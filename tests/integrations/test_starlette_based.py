@@ -1,9 +1,9 @@
-"""What the FastAPI and Starlette adapters share: how they are installed, and what `install` opens and closes."""
+"""What the FastAPI and Starlette adapters share: how they are installed, and what they refuse without it."""
 
 from __future__ import annotations
 
 import pytest
-from tests.contract.adapter import START, make_world
+from tests.contract.adapter import World
 from tests.integrations.adapters import GUARDED, STARLETTE_BASED, application, send
 
 from msk_auth.errors import ConfigurationError
@@ -19,8 +19,7 @@ def starlette_based(request: pytest.FixtureRequest) -> str:
 class TestSetUpsThatCannotWork:
     """Each fails while starting, or at the first request, and the message has what to write instead."""
 
-    async def test_installed_too_late(self, starlette_based: str) -> None:
-        world = make_world()
+    async def test_installed_too_late(self, starlette_based: str, world: World) -> None:
         app = application(starlette_based, world)
         auth = app.state.msk_auth
         await send(app, "GET", b"/public")
@@ -28,23 +27,13 @@ class TestSetUpsThatCannotWork:
         with pytest.raises(RuntimeError, match="after an application has started"):
             auth.install(app)
 
-    @pytest.mark.parametrize("request_line", GUARDED)
     async def test_a_guard_on_an_application_without_install_refuses(
-        self, starlette_based: str, request_line: str
+        self, starlette_based: str, world: World
     ) -> None:
-        world = make_world()
         app = application(starlette_based, world)
         del app.state.msk_auth
-        method, _, target = request_line.partition(" ")
-        for headers in ([], world.bearer("jwt"), world.bearer("jwt_admin")):
-            with pytest.raises(ConfigurationError, match=r"Call auth.install\(app\)"):
-                await send(app, method, target.encode(), headers)
-
-
-async def test_the_lifespan_writes_the_times_of_last_use(starlette_based: str) -> None:
-    world = make_world()
-    app = application(starlette_based, world)
-    async with app.router.lifespan_context(app):
-        assert (await send(app, "GET", b"/me", world.bearer("key"))).status == 200
-    record = await world.store.find(world.names["key_id"])
-    assert record.last_used_at == START
+        for request_line in GUARDED:
+            method, _, target = request_line.partition(" ")
+            for headers in ([], world.bearer("jwt"), world.bearer("jwt_admin")):
+                with pytest.raises(ConfigurationError, match=r"Call auth.install\(app\)"):
+                    await send(app, method, target.encode(), headers)
