@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,171 +16,121 @@ from tests.integrations.flask_site import Site
 from msk_auth import require, require_interactive
 from msk_auth.errors import ConfigurationError
 
-START = """
-from flask import Blueprint, Flask
-from msk_auth import Authenticator, require
-from msk_auth.integrations.flask import FlaskAuth
-from msk_auth.stores.memory import MemoryKeyStore
+Build = Callable[[Site, Blueprint], object]
+"""Completes an application, which has a blueprint at hand."""
 
-app = Flask(__name__, static_folder=None)
-auth = FlaskAuth(Authenticator(MemoryKeyStore(), find_owner=lambda _: None))
-admin = Blueprint("admin", __name__)
-"""
+
+def above_its_route(site: Site, _admin: Blueprint) -> None:
+    site.auth.require()(site.app.get("/")(site.view("wrong")))
+
+
+def above_its_endpoint(site: Site, _admin: Blueprint) -> None:
+    site.app.add_url_rule("/", "wrong")
+    site.auth.require()(site.app.endpoint("wrong")(site.view()))
+
+
+def above_another_decorator_above_the_route(site: Site, _admin: Blueprint) -> None:
+    view = site.app.get("/")(site.view("wrong"))
+
+    @functools.wraps(view)
+    def logged() -> str:
+        return view()
+
+    site.auth.require()(logged)
+
+
+def above_the_route_of_a_blueprint(site: Site, admin: Blueprint) -> None:
+    site.auth.require_interactive()(admin.get("/")(site.view("wrong")))
+    site.app.register_blueprint(admin)
+
+
+def one_below_and_one_above(site: Site, _admin: Blueprint) -> None:
+    view = site.app.get("/")(site.auth.require()(site.view("wrong")))
+    site.auth.require_interactive()(view)
+
+
+def a_route_for_what_has_a_guard_elsewhere(site: Site, _admin: Blueprint) -> None:
+    view = site.view()
+    site.app.add_url_rule("/new", "new", site.auth.require()(view))
+    site.app.add_url_rule("/", "wrong", view)
+
+
+def in_a_protected_blueprint(site: Site, admin: Blueprint) -> None:
+    site.auth.protect(admin)
+    admin.get("/")(site.view("silent"))
+    site.app.register_blueprint(admin)
+
+
+def in_a_blueprint_of_a_protected_one(site: Site, admin: Blueprint) -> None:
+    site.auth.protect(admin)
+    inner = Blueprint("inner", __name__)
+    inner.get("/")(site.view("silent"))
+    admin.register_blueprint(inner)
+    site.app.register_blueprint(admin)
+
+
+def in_a_protected_application(site: Site, _admin: Blueprint) -> None:
+    site.auth.protect(site.app)
+    site.app.get("/")(site.view("silent"))
+
+
 ABOVE = r"is above its route and protects nothing\. Write the route first"
 NOTHING = (
     r"declares no policy for GET, and its blueprint or application is protected\. Decorate it with"
 )
 
-WHEN_COMPLETE = {
-    "a guard above its route": (
-        """
-auth.init_app(app)
-
-@auth.require()
-@app.get("/tasks")
-def tasks(): ...
-""",
-        rf"'tasks' {ABOVE}",
-    ),
-    "a guard above its route, and the adapter comes last": (
-        """
-@auth.require()
-@app.get("/tasks")
-def tasks(): ...
-
-auth.init_app(app)
-""",
-        rf"'tasks' {ABOVE}",
-    ),
-    "a guard above the endpoint": (
-        """
-auth.init_app(app)
-app.add_url_rule("/tasks", "list tasks")
-
-@auth.require()
-@app.endpoint("list tasks")
-def tasks(): ...
-""",
-        rf"'list tasks' {ABOVE}",
-    ),
-    "a guard above the route of a blueprint": (
-        """
-auth.init_app(app)
-
-@auth.require_interactive()
-@admin.get("/config")
-def config(): ...
-
-app.register_blueprint(admin)
-""",
-        rf"'admin\.config' {ABOVE}",
-    ),
-    "a view without a policy in a protected blueprint": (
-        """
-auth.init_app(app)
-auth.protect(admin)
-
-@admin.get("/config")
-def config(): ...
-
-app.register_blueprint(admin)
-""",
-        rf"'admin\.config' {NOTHING}",
-    ),
-    "a view without a policy in a blueprint of a protected one": (
-        """
-auth.init_app(app)
-auth.protect(admin)
-inner = Blueprint("inner", __name__)
-
-@inner.get("/config")
-def config(): ...
-
-admin.register_blueprint(inner)
-app.register_blueprint(admin)
-""",
-        rf"'admin\.inner\.config' {NOTHING}",
-    ),
-    "a view without a policy in a protected application": (
-        """
-auth.init_app(app)
-auth.protect(app)
-
-@app.get("/tasks")
-def tasks(): ...
-""",
-        rf"'tasks' {NOTHING}",
-    ),
-    "a view without a policy in an application that is protected last": (
-        """
-auth.init_app(app)
-
-@app.get("/tasks")
-def tasks(): ...
-
-auth.protect(app)
-""",
-        rf"'tasks' {NOTHING}",
-    ),
+MISTAKES: dict[Build, str] = {
+    # A guard that stands
+    above_its_route: rf"'wrong' {ABOVE}",
+    above_its_endpoint: rf"'wrong' {ABOVE}",
+    above_another_decorator_above_the_route: rf"'wrong' {ABOVE}",
+    above_the_route_of_a_blueprint: rf"'admin\.wrong' {ABOVE}",
+    one_below_and_one_above: rf"'wrong' {ABOVE}",
+    a_route_for_what_has_a_guard_elsewhere: rf"'wrong' {ABOVE}",
+    # A view without a policy
+    in_a_protected_blueprint: rf"'admin\.silent' {NOTHING}",
+    in_a_blueprint_of_a_protected_one: rf"'admin\.inner\.silent' {NOTHING}",
+    in_a_protected_application: rf"'silent' {NOTHING}",
 }
 
-RIGHT = {
-    "guards below their routes": """
-auth.init_app(app)
-auth.protect(admin)
-auth.protect(app)
 
-@app.get("/tasks")
-@app.get("/jobs")
-@auth.require()
-@auth.require("tasks:read")
-def tasks(): ...
+def guards_below_their_routes(site: Site, admin: Blueprint) -> None:
+    site.auth.protect(admin)
+    site.auth.protect(site.app)
+    tasks = site.auth.require()(site.auth.require("tasks:read")(site.view("tasks")))
+    site.app.get("/tasks")(site.app.get("/jobs")(tasks))
+    admin.get("/config")(site.auth.require_interactive()(site.view("config")))
+    admin.get("/health")(site.auth.public(site.view("health")))
+    site.app.register_blueprint(admin)
 
-@admin.get("/config")
-@auth.require_interactive()
-def config(): ...
 
-@admin.get("/health")
-@auth.public
-def health(): ...
+def the_adapter_comes_last(site: Site, admin: Blueprint) -> None:
+    site.app = Flask(__name__)
+    site.auth.protect(admin, require("a"))
+    site.app.get("/open")(site.view("opened"))
+    admin.get("/config")(site.view("config"))
+    site.app.register_blueprint(admin)
+    site.auth.init_app(site.app)
 
-app.register_blueprint(admin)
-""",
-    "the adapter comes last": """
-auth.protect(admin, require("a"))
 
-@app.get("/open")
-def opened(): ...
+def views_that_cannot_be_decorated(site: Site, _admin: Blueprint) -> None:
+    site.auth.protect(site.app)
+    site.auth.declare_view(site.app, "of_another_package", require("a"))
+    site.app.add_url_rule("/x", "of_another_package", lambda: "")
+    site.app.add_url_rule("/later", "later")
+    site.app.endpoint("later")(site.auth.public(lambda: ""))
 
-@admin.get("/config")
-def config(): ...
 
-app.register_blueprint(admin)
-auth.init_app(app)
-""",
-    "views that cannot be decorated": """
-from flask import Flask
-auth.init_app(app)
-auth.protect(app)
-auth.declare_view(app, "of_another_package", require("a"))
-app.add_url_rule("/x", "of_another_package", lambda: "")
-app.add_url_rule("/later", "later")
-app.endpoint("later")(auth.public(lambda: ""))
-""",
-    "a rule without a view, and a view without a rule": """
-auth.init_app(app)
-auth.protect(app)
-app.add_url_rule("/files/<name>", "cdn", build_only=True)
-app.endpoint("no rule yet")(auth.public(lambda: ""))
-""",
-    "the same name in two applications": """
-def opened(): ...
+def a_rule_without_a_view_and_a_view_without_a_rule(site: Site, _admin: Blueprint) -> None:
+    site.auth.protect(site.app)
+    site.app.add_url_rule("/files/<name>", "cdn", build_only=True)
+    site.app.endpoint("no rule yet")(site.auth.public(lambda: ""))
 
-Flask("other").get("/open")(opened)
-auth.init_app(app)
-app.get("/closed")(auth.require()(opened))
-""",
-}
+
+def the_same_view_in_two_applications(site: Site, _admin: Blueprint) -> None:
+    opened = site.view("opened")
+    Flask("other").get("/open")(opened)
+    site.app.get("/closed")(site.auth.require()(opened))
 
 
 @pytest.fixture
@@ -188,54 +138,40 @@ def site(world: World) -> Site:
     return Site(world)
 
 
-@pytest.mark.parametrize("name", WHEN_COMPLETE)
+@pytest.fixture
+def admin() -> Blueprint:
+    return Blueprint("admin", __name__)
+
+
+@pytest.mark.parametrize("build", MISTAKES)
 def test_a_complete_application_with_a_mistake_answers_no_request(
-    name: str, tmp_path: Path
+    site: Site, admin: Blueprint, build: Build
 ) -> None:
-    source, message = WHEN_COMPLETE[name]
-    module = tmp_path / "web.py"
-    module.write_text(START + source)
-    names = runpy.run_path(str(module))
-    with pytest.raises(ConfigurationError, match=message):
-        names["auth"].check(names["app"])
-    assert names["app"].test_client().get("/nowhere").status_code == 500
+    build(site, admin)
+    with pytest.raises(ConfigurationError, match=MISTAKES[build]):
+        site.auth.check(site.app)
+    for path in ("/", "/nowhere"):
+        assert site.ask("GET", path, "jwt").status_code == 500
+    assert site.called == []
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_correct_application_is_accepted(name: str, tmp_path: Path) -> None:
-    module = tmp_path / "web.py"
-    module.write_text(START + RIGHT[name])
-    names = runpy.run_path(str(module))
-    names["auth"].check(names["app"])
+@pytest.mark.parametrize(
+    "build",
+    [
+        guards_below_their_routes,
+        the_adapter_comes_last,
+        views_that_cannot_be_decorated,
+        a_rule_without_a_view_and_a_view_without_a_rule,
+        the_same_view_in_two_applications,
+    ],
+)
+def test_a_correct_application_is_accepted(site: Site, admin: Blueprint, build: Build) -> None:
+    build(site, admin)
+    site.auth.check(site.app)
 
 
 class TestAGuardInTheWrongPlace:
     """It protects nothing there."""
-
-    def test_above_another_decorator_above_the_route(self, site: Site) -> None:
-        view = site.app.get("/tasks")(site.view("tasks"))
-
-        @functools.wraps(view)
-        def logged() -> str:
-            return view()
-
-        site.auth.require()(logged)
-        with pytest.raises(ConfigurationError, match="'tasks' is above its route"):
-            site.auth.check(site.app)
-
-    def test_one_guard_below_and_one_above(self, site: Site) -> None:
-        view = site.app.get("/tasks")(site.auth.require()(site.view("tasks")))
-        site.auth.require_interactive()(view)
-        with pytest.raises(ConfigurationError, match="'tasks' is above its route"):
-            site.auth.check(site.app)
-
-    def test_a_route_for_what_has_a_guard_elsewhere(self, site: Site) -> None:
-        view = site.view("view")
-        site.app.add_url_rule("/new", "new", site.auth.require()(view))
-        site.app.add_url_rule("/old", "old", view)
-        with pytest.raises(ConfigurationError, match="'old' is above its route"):
-            site.auth.check(site.app)
-        assert site.ask("GET", "/old", "jwt").status_code == 500
 
     @pytest.mark.parametrize("wrong", [MethodView, "view", None])
     def test_on_what_is_no_view(self, site: Site, wrong: Any) -> None:
