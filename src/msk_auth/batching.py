@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -128,10 +128,12 @@ class _Queue(Generic[RecordT]):
         self._waiting[waiter] = record_id
         if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(STALL_SECONDS, self._begin_next)
+        late = TimeoutError("the store did not answer in time")
+        time_limit = self.loop.call_later(READ_SECONDS, _settle, (waiter,), late)
         try:
-            async with asyncio.timeout(READ_SECONDS):
-                return await waiter
+            return await waiter
         finally:
+            time_limit.cancel()
             self._waiting.pop(waiter, None)
 
     def _begin_next(self) -> None:
@@ -191,7 +193,7 @@ class _Queue(Generic[RecordT]):
                 waiter.set_result(found.get(record_id))
 
 
-def _settle(batch: _LookUps[RecordT], error: Exception) -> None:
-    for waiter in batch:
+def _settle(waiters: Iterable[asyncio.Future[RecordT | None]], error: Exception) -> None:
+    for waiter in waiters:
         if not waiter.done():
             waiter.set_exception(error)
