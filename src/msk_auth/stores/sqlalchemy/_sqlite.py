@@ -272,10 +272,10 @@ durably revoke a key in it within this time.
 
 
 class _Opened(NamedTuple):
-    """A connection of the reader, an engine that has no other, and the file that it has open."""
+    """A connection of the reader, by the driver and for statements of SQLAlchemy, and the file that it has open."""
 
     driver: sqlite3.Connection
-    engine: Engine
+    statements: Connection
     file: tuple[int, int] | None
 
 
@@ -318,13 +318,7 @@ class SQLiteReader:
 
     def read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[Any] | None:
         """The rows of a statement that selects few rows by an index; None as for :meth:`find`."""
-
-        def work(opened: _Opened) -> Sequence[Any]:
-            # Not kept: the pool of an asynchronous engine would warn of it if the store is collected without being closed.
-            with opened.engine.connect() as connection:
-                return connection.execute(statement, values).all()
-
-        return self._read(work)
+        return self._read(lambda opened: opened.statements.execute(statement, values).all())
 
     def close(self) -> None:
         """Close the connection."""
@@ -362,6 +356,7 @@ class SQLiteReader:
     def _drop(self) -> None:
         opened, self._opened = self._opened, None
         if opened is not None:
+            opened.statements.close()
             opened.driver.close()
 
     def _renew(self) -> None:
@@ -383,8 +378,9 @@ def _open(path: str, dialect: Dialect, file: tuple[int, int] | None) -> _Opened:
         check_same_thread=False,
     )
     driver.execute("PRAGMA query_only = ON")
-    pool = StaticPool(cast("Any", lambda: driver), dialect=dialect, reset_on_return=None)
-    return _Opened(driver, Engine(pool, dialect, make_url("sqlite://")), file)
+    # Without the dialect: the pool of an asynchronous one warns if the store is collected without being closed.
+    pool = StaticPool(cast("Any", lambda: driver), reset_on_return=None)
+    return _Opened(driver, Engine(pool, dialect, make_url("sqlite://")).connect(), file)
 
 
 def _sync(engine: Engine | AsyncEngine) -> Engine:
