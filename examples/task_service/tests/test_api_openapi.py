@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-from examples.task_service.tests.service_support import Caller, Service, check_documented, expect
+from examples.task_service.tests.service_support import Caller, Service, expect
 
 pytestmark = pytest.mark.anyio
 
@@ -71,26 +70,6 @@ async def test_path_parameters_have_the_form_of_their_ids(
     )
     assert task_id["description"] == "The id of the task."
     assert task_id["schema"]["pattern"] == "^tsk_[0-9A-Za-z]{16}$"
-
-
-async def test_the_check_of_the_other_tests_fails_for_an_answer_that_is_not_there(
-    service: Service,
-) -> None:
-    asked = httpx2.Request("GET", "http://127.0.0.1:8000/api/tasks/tsk_0123456789abcdef")
-    documented = httpx2.Response(
-        404, headers={"content-type": "application/problem+json"}, request=asked
-    )
-    await check_documented(service.app, documented)
-    with pytest.raises(AssertionError, match="418"):
-        await check_documented(service.app, httpx2.Response(418, request=asked))
-    with pytest.raises(AssertionError, match="text/html"):
-        await check_documented(
-            service.app,
-            httpx2.Response(404, headers={"content-type": "text/html"}, request=asked),
-        )
-    # The pages are no operations.
-    elsewhere = httpx2.Request("GET", "http://127.0.0.1:8000/tasks")
-    await check_documented(service.app, httpx2.Response(418, request=elsewhere))
 
 
 async def test_what_the_document_allows_is_not_refused_for_its_form(

@@ -120,8 +120,12 @@ async def test_with_tasks_run_alone_it_reads_only_what_it_has_started(
             assert problem(await runner.get(path)) == (404, "run_not_found"), path
     for path in ("/api/tasks", f"/api/tasks/{it.task}", f"/api/tasks/{it.task}/runs"):
         assert problem(await runner.get(path)) == (403, "permission_denied"), path
-    refused = await runner.post(f"/api/tasks/{it.other}/run")
-    assert problem(refused) == (403, "permission_denied")
+    writer = await service.key_for(it.user, scopes=["tasks:write"])
+    for refused in (
+        await runner.post(f"/api/tasks/{it.other}/run"),
+        await writer.get(f"/api/runs/{it.run}"),
+    ):
+        assert problem(refused) == (403, "permission_denied")
 
 
 @pytest.mark.parametrize("limit", ["resources", "scopes"])

@@ -256,33 +256,16 @@ async def test_a_login_token_of_it_is_refused(
 async def test_neither_its_key_nor_one_of_an_administrator_can_escalate(
     service: Service, admin: Caller, admin_key: Caller, user: Caller, bot: dict[str, Any]
 ) -> None:
+    """A key reaches none of the routes for logins, as test_api_access.py shows: here, the service's own for its owner."""
     key = await key_of(admin, bot)
     program = service.caller(key["key"])
-    one, its = f"{PATH}/{bot['id']}", f"/api/keys/{key['id']}"
-    for caller, (method, path, body) in itertools.product(
+    its = f"/api/keys/{key['id']}"
+    for caller, path in itertools.product(
         (program, admin_key),
-        (
-            ("POST", "/api/keys", {"name": "another"}),
-            ("POST", of(bot), {"name": "another"}),
-            ("POST", f"{its}/rotate", None),
-            ("POST", of(bot, f"{its}/rotate"), None),
-            ("PATCH", its, {"networks": None}),
-            ("POST", f"{its}/revoke", None),
-            ("DELETE", its, None),
-            ("GET", of(bot), None),
-            ("GET", of(bot, its), None),
-            ("GET", f"{its}/audit", None),
-            ("GET", PATH, None),
-            ("POST", PATH, {"name": "another"}),
-            ("PATCH", one, {"disabled": False}),
-            ("DELETE", one, None),
-            ("GET", "/api/admin/users", None),
-            ("PATCH", "/api/admin/config", {}),
-            ("GET", "/api/auth/sessions", None),
-        ),
+        (of(bot), of(bot, f"{its}/audit"), of(bot, f"{its}/activity")),
     ):
-        response = await caller.request(method, path, body)
-        assert problem(response) == (403, "interactive_required"), (method, path)
+        response = await caller.get(path)
+        assert problem(response) == (403, "interactive_required"), path
     task = await user.new_task()
     assert problem(await program.get(f"/api/tasks/{task['id']}")) == (404, "task_not_found")
     for scopes in (["tasks:read_all"], ["keys:manage"], ["admin:users"]):
@@ -290,26 +273,18 @@ async def test_neither_its_key_nor_one_of_an_administrator_can_escalate(
         assert wrong_fields(response) == {"scopes"}
 
 
-async def test_who_is_no_administrator_reaches_neither_it_nor_its_keys(
+async def test_who_is_no_administrator_reaches_none_of_its_keys(
     admin: Caller, user: Caller, bot: dict[str, Any]
 ) -> None:
     key = await key_of(admin, bot)
     own = await user.new_key()
-    one, its = f"{PATH}/{bot['id']}", f"/api/keys/{key['id']}"
+    its = f"/api/keys/{key['id']}"
     for response in (
-        await user.get(PATH),
-        await user.post(PATH, {"name": "mine"}),
-        await user.get(one),
-        await user.patch(one, {"disabled": True}),
-        await user.delete(one),
         await user.get(of(bot)),
         await user.post(of(bot), {"name": "mine"}),
-        await user.get(of(bot, its)),
         await user.get(of(bot, f"{its}/audit")),
         await user.get(of(bot, f"{its}/activity")),
-        await user.post(of(bot, f"{its}/rotate")),
         await user.post(of(bot, f"{its}/revoke")),
-        await user.delete(of(bot, its)),
         # Not even with a key of their own in the path.
         await user.post(of(bot, f"/api/keys/{own['id']}/revoke")),
     ):
