@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from examples.task_service.tests.faults.clients import NoAnswer
+from examples.task_service.tests.service_process import Serving, log_in, serving
 from examples.task_service.tests.service_support import ADMIN_PASSWORD
-from examples.task_service.tests.test_cli import Serving, log_in, serving
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import queue
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 from axe_playwright_python.base import AXE_SCRIPT
-from httpx2 import Client, HTTPError
+from examples.task_service.tests.service_process import serving
+from httpx2 import Client
 from playwright.async_api import (
     ConsoleMessage,
     Locator,
@@ -63,7 +59,6 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-COMMAND = [sys.executable, "-m", "task_service", "serve"]
 USERNAME = "admin"
 PASSWORD = "seven quiet herons at dusk"
 KEY = re.compile(r"\bmsk_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}\b")
@@ -72,8 +67,6 @@ KEY = re.compile(r"\bmsk_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}\b")
 WAIT_MS = 60_000
 expect.set_options(timeout=WAIT_MS)
 
-_LINK = re.compile(r"(http://\S+)/set-password#(\S+)")
-_START_SECONDS = 180.0
 # As for what is expected of pages.
 ANSWER_SECONDS = 60.0
 
@@ -88,46 +81,15 @@ class LiveService:
 
     def __init__(self, data_dir: Path) -> None:
         self._database = data_dir / "data" / "task-service.sqlite3"
-        log_file = data_dir / "stderr.log"
-        self._log = log_file.open("wb")
-        self._process = subprocess.Popen(
-            COMMAND,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env={
-                **os.environ,
-                "TASK_SERVICE_DATA_DIR": str(data_dir / "data"),
-                "TASK_SERVICE_PORT": "0",
-                "TASK_SERVICE_COMMANDS": "listed",
-            },
-        )
-        lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(lines,), daemon=True)
-        self._reader.start()
-        try:
-            self.url, self.token = _first_link(lines)
-            _wait_until_it_answers(self.url)
-        except (queue.Empty, HTTPError) as error:
-            self.stop()
-            raise RuntimeError(f"the service does not start: {log_file.read_text()}") from error
-
-    def _read(self, lines: queue.Queue[str]) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stdout:
-            for line in stdout:
-                lines.put(line)
+        self._stack = ExitStack()
+        self._serving = self._stack.enter_context(serving(data_dir / "data"))
+        self.url = self._serving.origin
+        self.token = self._serving.token
 
     def stop(self) -> None:
         """End the process, and wait for it."""
-        self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join()
-        self._log.close()
+        self._serving.stop()
+        self._stack.close()
 
     def set_first_password(self) -> None:
         """What the page behind the one-time link does."""
@@ -230,28 +192,6 @@ def login_cookie(token: str) -> StorageStateCookie:
         "secure": True,
         "sameSite": "Strict",
     }
-
-
-def _first_link(lines: queue.Queue[str]) -> tuple[str, str]:
-    """The address and the secret of the link that is printed."""
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        found = _LINK.search(lines.get(timeout=max(0.1, deadline - time.monotonic())))
-        if found is not None:
-            return found[1], found[2]
-
-
-def _wait_until_it_answers(url: str) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            with Client(base_url=url) as client:
-                if client.get("/login").status_code == 200:
-                    return
-        except HTTPError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.1)
 
 
 class Watch:
