@@ -25,7 +25,7 @@ from authlib.oauth2.rfc6749.grants import AuthorizationCodeGrant
 from authlib.oauth2.rfc7636 import CodeChallenge
 from authlib.oidc.core import AuthorizationCodeMixin
 from authlib.oidc.core.grants import OpenIDCode
-from examples.task_service.tests.service_support import BASE_URL
+from examples.task_service.tests.service_support import BASE_URL, Service
 from flask import Flask, redirect, request
 from joserfc import jws
 from joserfc.jwk import ECKey, KeySet
@@ -304,6 +304,14 @@ def at_provider(provider: TestProvider) -> dict[str, Any]:
         "oidc_client_secret": CLIENT_SECRET,
         "oidc_users": "*",
     }
+
+
+async def come_from(provider: TestProvider, service: Service) -> httpx2.Response:
+    """The answer to a browser that was at the provider to log in."""
+    begun = await service.caller().get("/login/oidc")
+    path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
+    pending = begun.headers["set-cookie"].partition(";")[0]
+    return await service.caller().get(path, headers={"cookie": pending})
 
 
 def wait_for_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from urllib.parse import urlencode
 
 import httpx2
 import pytest
@@ -114,6 +115,22 @@ class Caller:
 
     async def delete(self, path: str, **more: Any) -> httpx2.Response:
         return await self.request("DELETE", path, **more)
+
+    @property
+    def token(self) -> str:
+        """The credential."""
+        return self.http.headers["authorization"].removeprefix("Bearer ")
+
+    async def list_all(self, path: str, **query: str) -> list[dict[str, Any]]:
+        """Every item of a listing, in pages of two."""
+        items: list[dict[str, Any]] = []
+        while True:
+            page = expect(await self.get(f"{path}?{urlencode({'limit': 2, **query})}"), 200)
+            assert len(page["items"]) <= 2
+            items += page["items"]
+            if page["next_cursor"] is None:
+                return items
+            query["cursor"] = page["next_cursor"]
 
     async def me(self) -> dict[str, Any]:
         """Who requests act for: the user, their permissions, and the credential."""
@@ -294,7 +311,7 @@ class LoggedIn:
         async with running_service(self._template, place, shared_routes=True) as service:
             for username, password in people:
                 caller = await service.log_in(username, password)
-                tokens[username] = caller.http.headers["authorization"].removeprefix("Bearer ")
+                tokens[username] = caller.token
         folder = self._template.with_name("with " + " and ".join(tokens))
         shutil.rmtree(folder, ignore_errors=True)
         return Logins(place.rename(folder), tokens, time.monotonic())

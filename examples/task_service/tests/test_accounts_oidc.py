@@ -94,16 +94,33 @@ async def _come_back(service: Service, location: str, pending: str) -> httpx2.Re
     return await service.caller().get(location.removeprefix(BASE_URL), headers=headers)
 
 
+async def _visit(
+    service: Service, provider: TestProvider, query: str = "", cookie: str = ""
+) -> httpx2.Response:
+    """The answer to a browser that was at the provider."""
+    url, pending = await _begin(service, query, cookie)
+    return await _come_back(service, provider.visit(url), pending)
+
+
 async def _log_in(
     service: Service, provider: TestProvider, query: str = "", cookie: str = ""
 ) -> str:
     """The login token of a whole login at the provider."""
-    url, pending = await _begin(service, query, cookie)
-    answer = await _come_back(service, provider.visit(url), pending)
+    answer = await _visit(service, provider, query, cookie)
     assert answer.status_code == 200, answer.text
     token = _cookie(answer, login_cookie.NAME)
     assert token
     return token
+
+
+async def _log_out(service: Service, token: str) -> httpx2.Response:
+    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
+    return await service.caller().post("/logout", headers=headers)
+
+
+def _logout_address(answer: httpx2.Response) -> str:
+    """Where the page that follows a logout sends the browser."""
+    return answer.text.partition("0; url=")[2].partition('"')[0].replace("&amp;", "&")
 
 
 async def _sessions(service: Service) -> list[Any]:
@@ -201,8 +218,7 @@ async def test_an_administrator_of_the_provider_ends_the_first_links(
 async def test_a_disabled_user_is_refused(service: Service, provider: TestProvider) -> None:
     me = await service.caller(await _log_in(service, provider)).me()
     await service.services.users.change(me["user"]["id"], disabled=True)
-    url, pending = await _begin(service)
-    answer = await _come_back(service, provider.visit(url), pending)
+    answer = await _visit(service, provider)
     assert answer.status_code == 403
     assert "Your account is disabled" in answer.text
     assert _cookie(answer, login_cookie.NAME) is None
@@ -213,8 +229,7 @@ async def test_who_does_not_belong_to_the_users_is_refused(
 ) -> None:
     groups: list[Any] = [None, [], ["task"], "tasks-and-more", {"tasks": True}, [["tasks"]]]
     for provider.person["groups"] in groups:
-        url, pending = await _begin(service)
-        answer = await _come_back(service, provider.visit(url), pending)
+        answer = await _visit(service, provider)
         assert answer.status_code == 403
         assert "may not use this service" in answer.text
     async with service.services.db.read() as connection:
@@ -247,8 +262,7 @@ async def test_an_id_token_that_is_wrong_is_refused(
     ]
     for claims in wrong:
         provider.person = right | claims
-        url, pending = await _begin(service)
-        answer = await _come_back(service, provider.visit(url), pending)
+        answer = await _visit(service, provider)
         assert (claims, answer.status_code) == (claims, 403)
         assert _cookie(answer, login_cookie.NAME) is None
     assert await _sessions(service) == []
@@ -259,8 +273,7 @@ async def test_a_token_signed_by_another_key_is_refused(
 ) -> None:
     await _log_in(service, provider)
     provider.key = type(provider.key).generate_key("P-256", {"kid": "1"})
-    url, pending = await _begin(service)
-    answer = await _come_back(service, provider.visit(url), pending)
+    answer = await _visit(service, provider)
     assert answer.status_code == 403
     assert len(await _sessions(service)) == 1
 
@@ -273,8 +286,7 @@ async def test_a_token_without_a_key_of_the_provider_is_refused(
     """Unsigned, or signed with the client's secret, by a provider that lists both."""
     provider.metadata["id_token_signing_alg_values_supported"] = ["none", "HS256", "ES256"]
     provider.algorithm, provider.signs_with = algorithm, OctKey.import_key(CLIENT_SECRET)
-    url, pending = await _begin(service)
-    answer = await _come_back(service, provider.visit(url), pending)
+    answer = await _visit(service, provider)
     assert answer.status_code == 403
     assert await _sessions(service) == []
 
@@ -324,8 +336,7 @@ async def test_a_login_is_forgotten_after_ten_minutes(
 
 
 async def test_a_long_address_is_not_kept(service: Service, provider: TestProvider) -> None:
-    url, pending = await _begin(service, "?next=/" + "x" * 512)
-    answer = await _come_back(service, provider.visit(url), pending)
+    answer = await _visit(service, provider, "?next=/" + "x" * 512)
     assert 'content="0; url=/tasks"' in answer.text
 
 
@@ -346,8 +357,7 @@ async def test_a_refusal_of_the_provider_is_a_page(
     service: Service, provider: TestProvider
 ) -> None:
     provider.refuses = "access_denied"
-    url, pending = await _begin(service, "?next=/keys")
-    answer = await _come_back(service, provider.visit(url), pending)
+    answer = await _visit(service, provider, "?next=/keys")
     assert answer.status_code == 403
     assert "did not let you in" in answer.text
     assert "/login/oidc?next=/keys" in answer.text
@@ -385,8 +395,7 @@ async def test_a_provider_that_breaks_the_exchange_is_a_503(
     service: Service, provider: TestProvider
 ) -> None:
     provider.metadata = {"token_endpoint": "http://127.0.0.1:1/token"}
-    url, pending = await _begin(service)
-    answer = await _come_back(service, provider.visit(url), pending)
+    answer = await _visit(service, provider)
     assert answer.status_code == 503
     assert await _sessions(service) == []
 
@@ -566,11 +575,9 @@ async def test_the_session_at_the_provider_ends_as_well(
     service: Service, provider: TestProvider
 ) -> None:
     token = await _log_in(service, provider)
-    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
-    answer = await service.caller().post("/logout", headers=headers)
+    answer = await _log_out(service, token)
     assert answer.status_code == 200
-    (_, _, url) = answer.text.partition("0; url=")
-    address = url.partition('"')[0].replace("&amp;", "&")
+    address = _logout_address(answer)
     assert address.startswith(f"{provider.issuer}/logout?")
     asked = parse_qs(urlsplit(address).query)
     assert asked["post_logout_redirect_uri"] == [f"{BASE_URL}/login"]
@@ -589,10 +596,9 @@ async def test_a_person_in_two_hundred_groups_logs_in_and_out(
     """The most that Entra puts into a token. What asks for the logout there fits into an address."""
     provider.person |= {"groups": [*(str(uuid4()) for _ in range(199)), "tasks"]}
     token = await _log_in(service, provider)
-    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
-    answer = await service.caller().post("/logout", headers=headers)
+    answer = await _log_out(service, token)
     assert answer.status_code == 200
-    url = answer.text.partition("0; url=")[2].partition('"')[0].replace("&amp;", "&")
+    url = _logout_address(answer)
     assert url.startswith(f"{provider.issuer}/logout?")
     assert parse_qs(urlsplit(url).query).keys() == {
         "client_id",
@@ -606,8 +612,7 @@ async def test_without_an_address_to_log_out_the_session_here_ends(
 ) -> None:
     provider.metadata["end_session_endpoint"] = None
     token = await _log_in(service, provider)
-    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
-    answer = await service.caller().post("/logout", headers=headers)
+    answer = await _log_out(service, token)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert problem(await service.caller(token).get("/api/auth/me")) == (401, "token_revoked")
 
@@ -621,8 +626,7 @@ async def test_while_the_provider_is_away_the_session_here_ends(
     # As in a process that has just started.
     at_provider._client.server_metadata.clear()
     provider.metadata["issuer"] = "https://another.example.com"
-    headers = {"cookie": f"{login_cookie.NAME}={token}", **_PAGE}
-    answer = await service.caller().post("/logout", headers=headers)
+    answer = await _log_out(service, token)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from examples.task_service.tests.oidc_provider import TestProvider, at_provider
+from examples.task_service.tests.oidc_provider import TestProvider, at_provider, come_from
 from examples.task_service.tests.service_support import (
-    BASE_URL,
     Service,
     running_service,
 )
@@ -129,10 +128,7 @@ async def test_answers_to_no_login_keep_no_person_of_that_address_out(
     for _ in range(STRAY_ANSWERS + 1):
         answer = await service.caller().get(f"{CALLBACK}?code=1&state=2")
     assert answer.status_code == 429
-    begun = await service.caller().get("/login/oidc")
-    cookie = {"cookie": begun.headers["set-cookie"].partition(";")[0]}
-    path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
-    assert (await service.caller().get(path, headers=cookie)).status_code == 200
+    assert (await come_from(provider, service)).status_code == 200
 
 
 async def test_an_address_over_its_limit_sends_the_provider_no_codes(
@@ -142,9 +138,6 @@ async def test_an_address_over_its_limit_sends_the_provider_no_codes(
     refused = f"{CALLBACK}?error=access_denied&state={state}"
     for _ in range(REFUSED_LOGINS):
         await service.caller().get(refused, headers=cookie)
-    begun = await service.caller().get("/login/oidc")
-    cookie = {"cookie": begun.headers["set-cookie"].partition(";")[0]}
-    path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
-    assert (await service.caller().get(path, headers=cookie)).status_code == 429
+    assert (await come_from(provider, service)).status_code == 429
     # It still has the code.
     assert len(provider.codes) == 1

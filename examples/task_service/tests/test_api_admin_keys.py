@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from examples.task_service.tests.service_support import (
@@ -22,29 +21,21 @@ pytestmark = pytest.mark.anyio
 PATH = "/api/admin/keys"
 
 
-async def _listed(admin: Caller, query: str = "") -> list[dict[str, Any]]:
-    """Every key, in pages of two."""
-    items: list[dict[str, Any]] = []
-    cursor = ""
-    while True:
-        page = expect(await admin.get(f"{PATH}?limit=2{query}{cursor}"), 200)
-        items += page["items"]
-        if page["next_cursor"] is None:
-            return items
-        cursor = f"&cursor={page['next_cursor']}"
-
-
 async def test_an_administrator_lists_the_keys_of_all_users_by_name(
     service: Service, user: Caller, admin: Caller
 ) -> None:
     theirs = [await user.new_key(name=name) for name in ("one", "two", "three")]
     own = await admin.new_key(name="own", expires_in_days=3)
-    found = await _listed(admin)
+    found = await admin.list_all(PATH)
     assert {(key["owner_name"], key["name"]) for key in found} == {
         ("ulf", "one"), ("ulf", "two"), ("ulf", "three"), ("ada", "own"),
     }  # fmt: skip
-    assert [key["name"] for key in await _listed(admin, "&owner=ULF")] == ["three", "two", "one"]
-    assert await _listed(admin, "&owner=unknown") == []
+    assert [key["name"] for key in await admin.list_all(PATH, owner="ULF")] == [
+        "three",
+        "two",
+        "one",
+    ]
+    assert await admin.list_all(PATH, owner="unknown") == []
     # As its owner sees it, and without a value.
     shown = expect(await user.get(f"/api/keys/{theirs[0]['id']}"), 200)
     (seen,) = [key for key in found if key["id"] == theirs[0]["id"]]
@@ -57,10 +48,10 @@ async def test_an_administrator_lists_the_keys_of_all_users_by_name(
     again = await service.log_in("ada", ADMIN_PASSWORD)
     soon = (service.clock.now() + timedelta(days=2)).isoformat().replace("+00:00", "Z")
     now = service.clock.now().isoformat().replace("+00:00", "Z")
-    assert [key["name"] for key in await _listed(again, f"&expires_before={soon}")] == ["own"]
-    assert len(await _listed(again, f"&created_before={now}&unused_since={now}")) == 4
+    assert [key["name"] for key in await again.list_all(PATH, expires_before=soon)] == ["own"]
+    assert len(await again.list_all(PATH, created_before=now, unused_since=now)) == 4
     expect(await again.post(f"{PATH}/{own['id']}/revoke"), 200)
-    assert [key["name"] for key in await _listed(again, "&status=revoked")] == ["own"]
+    assert [key["name"] for key in await again.list_all(PATH, status="revoked")] == ["own"]
 
 
 async def test_a_query_that_cannot_be_read_is_refused(admin: Caller) -> None:

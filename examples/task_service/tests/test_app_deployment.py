@@ -48,7 +48,7 @@ async def test_a_login_is_good_in_no_other_deployment_with_the_same_secrets(
             rows = (await source.execute(select(schema.sessions))).mappings().all()
             await target.execute(insert(schema.sessions), [dict(row) for row in rows])
         expect(await ada.get("/api/auth/me"), 200)
-        token = ada.http.headers["authorization"].removeprefix("Bearer ")
+        token = ada.token
         response = await other.caller(token).get("/api/auth/me")
         assert problem(response) == (401, "token_invalid")
 

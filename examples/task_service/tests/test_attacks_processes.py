@@ -20,7 +20,7 @@ async def test_a_login_is_good_and_over_at_both(service: Service, user: Caller) 
     key = await user.new_key()
     async with app.router.lifespan_context(app):
         other = Service(app, service.clock, app.state.services)
-        token = user.http.headers["Authorization"].removeprefix("Bearer ")
+        token = user.token
         here, with_key = other.caller(token), other.caller(key["key"])
         expect(await here.get("/api/tasks"), 200)
         expect(await with_key.get("/api/tasks"), 200)

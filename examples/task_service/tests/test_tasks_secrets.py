@@ -37,6 +37,8 @@ from examples.task_service.tests.service_support import (
     running_worker,
     wrong_fields,
 )
+from examples.task_service.tests.test_handlers_http_request import Server
+from examples.task_service.tests.test_handlers_http_request import serving as serving_target
 from sqlalchemy import select, update
 
 from msk_auth import SystemClock
@@ -58,31 +60,15 @@ VALUE = "hunter2-and-more"
 HEADERS = {"Authorization": f"Bearer {VALUE}", "X-Short": "1"}
 
 
-class Target:
+@pytest.fixture
+async def target() -> AsyncIterator[Server]:
     """A server that remembers the requests and repeats each of them in its answer."""
 
-    def __init__(self) -> None:
-        self.requests: list[str] = []
-        self.url = ""
+    def repeat(request: str) -> bytes:
+        return f"HTTP/1.1 418 No {VALUE}\r\nConnection: close\r\n\r\n{request}".encode()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"\r\n\r\n")
-        self.requests.append(request.decode())
-        writer.write(b"HTTP/1.1 418 No %s\r\nConnection: close\r\n\r\n" % VALUE.encode())
-        # In pieces that no secret fits into.
-        for start in range(0, len(request), 5):
-            writer.write(request[start : start + 5])
-            await writer.drain()
-        writer.close()
-
-
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
-    found = Target()
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    async with server:
-        yield found
+    async with serving_target(repeat) as server:
+        yield server
 
 
 @asynccontextmanager
@@ -270,7 +256,7 @@ async def test_another_user_cannot_send_a_secret_elsewhere(
 
 
 async def test_a_new_owner_cannot_send_a_secret_elsewhere(
-    service: Service, admin: Caller, user: Caller, target: Target
+    service: Service, admin: Caller, user: Caller, target: Server
 ) -> None:
     task = expect(await user.post("/api/tasks", with_headers()), 201)
     path = f"/api/tasks/{task['id']}"
@@ -304,7 +290,7 @@ async def test_a_key_that_only_runs_tasks_cannot_guess_a_secret(
 
 
 async def test_a_run_sends_a_secret_that_is_in_no_file_and_no_log(
-    template: Path, tmp_path: Path, target: Target, caplog: pytest.LogCaptureFixture
+    template: Path, tmp_path: Path, target: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     folder = tmp_path / "data"
@@ -468,7 +454,7 @@ async def test_secrets_of_an_older_version_are_masked_and_sealed_by_finish(
 
 @pytest.mark.slow
 async def test_secrets_outlive_the_pepper_that_sealed_them(
-    template: Path, tmp_path: Path, target: Target
+    template: Path, tmp_path: Path, target: Server
 ) -> None:
     async with serving(template, tmp_path / "one") as service:
         ulf = await service.log_in("ulf", USER_PASSWORD)
@@ -499,7 +485,7 @@ async def test_secrets_outlive_the_pepper_that_sealed_them(
 
 @pytest.mark.slow
 async def test_a_secret_whose_pepper_is_lost_fails_the_run_and_is_entered_again(
-    template: Path, tmp_path: Path, target: Target
+    template: Path, tmp_path: Path, target: Server
 ) -> None:
     async with serving(template, tmp_path / "one") as service:
         ulf = await service.log_in("ulf", USER_PASSWORD)
@@ -533,7 +519,7 @@ async def test_a_secret_whose_pepper_is_lost_fails_the_run_and_is_entered_again(
 
 @pytest.mark.slow
 async def test_a_worker_opens_secrets_with_the_keys_in_its_environment(
-    tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, target: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with fresh_postgres() as url:
         await make_template(tmp_path / "made", database_url=url)
