@@ -20,9 +20,9 @@ from examples.task_service.tests.oidc_provider import (
     CLIENT_SECRET,
     LOGOUT_EVENT,
     TestProvider,
+    come_from,
 )
 from examples.task_service.tests.service_support import (
-    BASE_URL,
     Caller,
     Service,
     problem,
@@ -50,20 +50,15 @@ def service(service_at_provider: Service) -> Service:
     return service_at_provider
 
 
-def _cookie(answer: httpx2.Response, name: str) -> str:
-    (line,) = (
-        line for line in answer.headers.get_list("set-cookie") if line.startswith(f"{name}=")
-    )
-    return line.partition("=")[2].partition(";")[0].strip('"')
-
-
 async def _log_in(service: Service, provider: TestProvider, **person: Any) -> Caller:
     provider.person = {"sub": "1001", **person}
-    begun = await service.caller().get("/login/oidc")
-    path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
-    pending = begun.headers["set-cookie"].partition(";")[0]
-    answer = await service.caller().get(path, headers={"cookie": pending})
-    return service.caller(_cookie(answer, login_cookie.NAME))
+    answer = await come_from(provider, service)
+    (line,) = (
+        line
+        for line in answer.headers.get_list("set-cookie")
+        if line.startswith(f"{login_cookie.NAME}=")
+    )
+    return service.caller(line.partition("=")[2].partition(";")[0].strip('"'))
 
 
 async def _is_open(caller: Caller) -> bool:
@@ -93,10 +88,7 @@ async def test_the_sessions_that_the_token_names_end(
     for named, still_open in (
         # Also where there is nothing to end (section 2.7).
         ({"sub": "1002", "sid": "b"}, [True, True, True]),
-        ({"sub": "1003"}, [True, True, True]),
-        ({"sid": "d"}, [True, True, True]),
         ({"sid": "a"}, [False, True, True]),
-        ({"sub": "1001", "sid": "b"}, [True, False, True]),
         ({"sub": "1001"}, [False, False, True]),
     ):
         before = len((await service.services.audit.list(AuditQuery(action="session.ended"))).items)
@@ -117,16 +109,11 @@ async def test_the_sessions_that_the_token_names_end(
             await _send(service, provider.logout_token(sub=subject))
 
 
-async def test_a_session_that_names_none_of_the_provider_ends_with_any_of_the_persons(
-    service: Service, provider: TestProvider
-) -> None:
-    caller = await _log_in(service, provider)
+async def test_a_sid_that_is_no_text_is_none(service: Service, provider: TestProvider) -> None:
     odd = await _log_in(service, provider, sid=7)
-    assert (await _send(service, provider.logout_token(sid="a"))).status_code == 200
-    assert await _is_open(caller)
+    assert (await _send(service, provider.logout_token(sid="7"))).status_code == 200
     assert await _is_open(odd)
-    assert (await _send(service, provider.logout_token(sub="1001", sid="a"))).status_code == 200
-    assert not await _is_open(caller)
+    assert (await _send(service, provider.logout_token(sub="1001", sid="7"))).status_code == 200
     assert not await _is_open(odd)
 
 
@@ -238,7 +225,7 @@ async def test_what_is_no_logout_token_ends_nothing(
     }
     right = provider.logout_token(sid="a")
     key = (await caller.new_key())["key"]
-    login = caller.http.headers["authorization"].removeprefix("Bearer ")
+    login = caller.token
     unsigned = _unsigned(claims)
     for token in (
         id_token,
@@ -313,16 +300,7 @@ async def test_it_is_one_form_with_one_token(service: Service, provider: TestPro
 
 
 @pytest.mark.parametrize(
-    ("named", "admitted"),
-    [
-        ({"sid": "a"}, False),
-        ({"sub": "1001"}, False),
-        ({"sub": "1001", "sid": "a"}, False),
-        ({"sub": "1001", "sid": "b"}, True),
-        ({"sub": "1002"}, True),
-        ({"sid": "b"}, True),
-    ],
-    ids=str,
+    ("named", "admitted"), [({"sub": "1001"}, False), ({"sid": "b"}, True)], ids=str
 )
 async def test_a_logout_while_the_person_logs_in_ends_the_login(
     service: Service,
@@ -340,10 +318,7 @@ async def test_a_logout_while_the_person_logs_in_ends_the_login(
 
     monkeypatch.setattr(OidcLogin, "_find_or_add", find_or_add_after_logout)
     provider.person = {"sub": "1001", "sid": "a"}
-    begun = await service.caller().get("/login/oidc")
-    path = provider.visit(begun.headers["location"]).removeprefix(BASE_URL)
-    pending = begun.headers["set-cookie"].partition(";")[0]
-    answer = await service.caller().get(path, headers={"cookie": pending})
+    answer = await come_from(provider, service)
     assert answer.status_code == (200 if admitted else 403)
     assert ("You were logged out" in answer.text) is not admitted
     query = AuditQuery(action="login.failed")
@@ -399,6 +374,7 @@ async def test_sessions_end_by_person_and_by_session(it: World) -> None:
     ann, bob = await it.user("ann"), await it.user("bob")
     first, second = await _start(it, ann, "a"), await _start(it, ann, "b")
     other, unknown = await _start(it, bob, "a"), await _start(it, ann, None)
+    assert await it.sessions.end_at_provider(_logout(it, "0", None, "c")) == 0
     assert await it.sessions.end_at_provider(_logout(it, "1", "ann", "a")) == 2
     assert [await each() for each in (first, second, other, unknown)] == [False, True, True, False]
     # A provider that gives one id to sessions of two people means both.

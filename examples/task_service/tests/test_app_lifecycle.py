@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from task_service import worker as worker_module
 from task_service.accounts.audit import AuditQuery
 from task_service.db import schema
 from task_service.handlers.command import Command
+from task_service.services import Services
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +44,7 @@ async def test_a_restart_keeps_keys_and_logins_and_what_was_seen_of_them(
         expect(await service.caller(key["key"]).get("/api/tasks"), 200)
         (listed,) = expect(await user.get("/api/keys"), 200)["items"]
         assert listed["last_used_at"] is None
-        token = user.http.headers["authorization"].removeprefix("Bearer ")
+        token = user.token
     async with running_service(
         tmp_path / "first", tmp_path / "second", shared_routes=True
     ) as service:
@@ -144,7 +146,7 @@ async def test_the_audit_log_is_kept_for_as_long_as_the_setting_says(
     caplog.set_level("INFO")
     async with running_service(template, tmp_path / "data", shared_routes=True) as service:
         old = (await service.services.audit.list(AuditQuery())).items
-        assert len(old) == 2  # the users of the template, kept without the setting
+        assert len(old) == 2  # the users of the template
         settings = service.services.settings.model_copy(update={"audit_retention_days": 30})
         purging = copy.copy(service.services)
         purging.settings = settings
@@ -152,6 +154,8 @@ async def test_the_audit_log_is_kept_for_as_long_as_the_setting_says(
         await housekeeping.purge(purging)
         await record(service.services, "user.young")
         service.clock.advance(days=1, seconds=60)
+        await housekeeping.purge(service.services)
+        assert len((await service.services.audit.list(AuditQuery())).items) == 3
         await housekeeping.purge(purging)
         left = (await service.services.audit.list(AuditQuery())).items
     assert [entry.action for entry in left] == ["user.young"]
@@ -172,68 +176,34 @@ async def test_old_runs_are_purged(
     assert "deleted 1 old runs" in caplog.text
 
 
-async def test_old_sessions_are_purged_even_after_a_failure(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+async def test_housekeeping_goes_on_after_an_outage(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    purged, calls = asyncio.Event(), []
+    calls, repeated = list[str](), asyncio.Event()
 
-    async def purge() -> None:
-        calls.append("purge")
-        if len(calls) == 1:
+    async def fail_once(name: str, _: Services) -> None:
+        calls.append(name)
+        if len(calls) <= 2:
             raise StoreUnavailable
-        purged.set()
+        if len(calls) == 4:
+            repeated.set()
 
     monkeypatch.setattr(housekeeping, "_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(service.services.sessions, "purge", purge)
-    it = service.services
-    task = asyncio.create_task(housekeeping.keep_house(it))
-    async with asyncio.timeout(60):
-        await purged.wait()
+    for name in ("purge", "announce"):
+        monkeypatch.setattr(housekeeping, name, functools.partial(fail_once, name))
+    task = asyncio.create_task(housekeeping.keep_house(service.services))
+    await asyncio.wait_for(repeated.wait(), 60)
     task.cancel()
     await asyncio.wait([task])
-    # Without a retention the audit log is kept.
-    assert len((await it.audit.list(AuditQuery())).items) == 2
+    assert calls[:4] == ["purge", "announce"] * 2
+    assert "so nothing was purged; trying again later" in caplog.text
+    assert "so no end of a key was announced; trying again later" in caplog.text
 
 
-async def test_the_end_of_a_key_is_announced_once_even_after_a_failure(
-    service: Service,
-    user: Caller,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+async def test_the_service_announces_ends_when_it_starts(
+    template: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two processes, in effect, of which one did not reach the database at first."""
     caplog.set_level("INFO")
-    key = await user.new_key(name="nightly", expires_in_days=90)
-    it = service.services
-    service.clock.advance(days=60)
-    listed, failures = it.key_store.list_expiring, [StoreUnavailable()]
-
-    async def list_expiring(query: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return await listed(query)
-
-    monkeypatch.setattr(housekeeping, "_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(it.key_store, "list_expiring", list_expiring)
-    tasks = [asyncio.create_task(housekeeping.keep_house(it)) for _ in range(2)]
-    entries: list[Any] = []
-    async with asyncio.timeout(60):
-        while not entries:
-            await asyncio.sleep(0.01)
-            entries = list((await it.audit.list(AuditQuery(action="key.expiring"))).items)
-        # Long enough for both to look again.
-        await asyncio.sleep(0.1)
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    (entry,) = (await it.audit.list(AuditQuery(action="key.expiring"))).items
-    assert (entry.target, entry.actor, entry.credential.kind) == (key["id"], None, "system")
-    assert entry.details == {"name": "nightly", "days": 30}
-    assert "no end of a key was announced; trying again later" in caplog.text
-    assert caplog.text.count("announced the end of 1 keys") == 1
-
-
-async def test_the_service_announces_ends_when_it_starts(template: Path, tmp_path: Path) -> None:
     async with running_service(
         template, tmp_path / "first", shared_routes=True, housekeeping=False
     ) as service:
@@ -254,6 +224,7 @@ async def test_the_service_announces_ends_when_it_starts(template: Path, tmp_pat
                 found = expect(await user.get(f"/api/keys/{key['id']}/audit"), 200)["items"]
                 trail = [entry for entry in found if entry["action"] == "key.expiring"]
     assert [entry["details"] for entry in trail] == [{"name": key["name"], "days": 7}]
+    assert "announced the end of 1 keys" in caplog.text
 
 
 async def test_a_page_without_its_database_is_a_503_and_not_a_login(
@@ -272,7 +243,7 @@ async def test_a_page_without_its_database_is_a_503_and_not_a_login(
 async def test_logging_out_of_a_session_that_is_over_leads_to_the_login(
     service: Service, user: Caller
 ) -> None:
-    token = user.http.headers["authorization"].removeprefix("Bearer ")
+    token = user.token
     headers = {"Cookie": f"__Host-task_session={token}", "Sec-Fetch-Site": "same-origin"}
     for _ in range(2):
         answered = await service.caller().post("/logout", headers=headers)

@@ -199,15 +199,6 @@ def test_the_span_of_a_run_has_its_outcome(
     assert attributes_of(found).get("task_service.run.state") == state
 
 
-def test_what_a_run_calls_is_a_child_of_the_run(spans: Spans) -> None:
-    request = RequestRecord("req_1", None, traceparent=TRACEPARENT)
-    span = spans.tracing.begin_run(request, run_id="run_1", attempt=1, handler="h")
-    spans.tracing.end_run(span, "succeeded")
-    # What the handler finds in its context, and `http_request` sends along.
-    assert request.traceparent == traceparent_of(spans.named("run h"))
-    assert request.trace_id == TRACE_ID
-
-
 def test_a_trace_that_is_not_recorded_goes_on_as_one(spans: Spans) -> None:
     request = RequestRecord("req_1", None, traceparent=TRACEPARENT[:-1] + "0")
     spans.tracing.begin_request(request, "GET").end()
@@ -267,7 +258,6 @@ def collector(*, silent: threading.Event | None = None) -> Iterator[list[bytes]]
     ("variables", "name"),
     [
         ({}, "task-service"),
-        ({"OTEL_SERVICE_NAME": "tasks of team a"}, "tasks of team a"),
         ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=theirs"}, "theirs"),
     ],
 )

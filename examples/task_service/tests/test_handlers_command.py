@@ -319,19 +319,6 @@ async def test_cancelling_terminates_the_whole_group() -> None:
     assert not any(is_running(pid) for pid in pids(log))
 
 
-async def test_cancelling_kills_processes_that_ignore_sigterm() -> None:
-    clock, log = SystemClock(), Log()
-    script = "trap '' TERM; echo $$ ready; while :; do sleep 1; done"
-    task = asyncio.create_task(run(SH, "-c", script, log=log))
-    await log.until("ready")
-    cancelled_at = clock.monotonic()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 60)
-    assert clock.monotonic() - cancelled_at > supervisor.GRACE_SECONDS - 1
-    assert not any(is_running(pid) for pid in pids(log))
-
-
 async def test_background_processes_end_with_the_command() -> None:
     result, log = await run(
         SH, "-c", "sleep 600 & echo $!; (setsid sleep 600 >/dev/null 2>&1 & echo $!)"

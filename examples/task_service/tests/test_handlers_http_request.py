@@ -75,6 +75,10 @@ class Server:
         self.reader: asyncio.StreamReader | None = None
         self.closed = asyncio.Event()
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         try:
@@ -157,12 +161,12 @@ async def test_a_response_is_logged() -> None:
 )
 async def test_the_status_decides_the_outcome(status: str, result: HandlerResult) -> None:
     async with serving(lambda _: answer(status)) as server:
-        assert (await run(handler(), url=f"http://127.0.0.1:{server.port}"))[0] == result
+        assert (await run(handler(), url=server.url))[0] == result
 
 
 async def test_a_long_response_is_truncated() -> None:
     async with serving(lambda _: answer("200 OK", b"x" * (10 * MAX_LOGGED_BODY))) as server:
-        result, log = await run(handler(), url=f"http://127.0.0.1:{server.port}")
+        result, log = await run(handler(), url=server.url)
         await asyncio.wait_for(server.closed.wait(), 30)
     assert result.exit_code == 0
     assert len(log.text("stdout")) == MAX_LOGGED_BODY
@@ -171,7 +175,7 @@ async def test_a_long_response_is_truncated() -> None:
 
 async def test_a_response_of_exactly_the_bound_is_whole() -> None:
     async with serving(lambda _: answer("200 OK", b"x" * MAX_LOGGED_BODY)) as server:
-        _, log = await run(handler(), url=f"http://127.0.0.1:{server.port}")
+        _, log = await run(handler(), url=server.url)
     assert len(log.text("stdout")) == MAX_LOGGED_BODY
     assert "Only the first" not in log.text("system")
 
@@ -181,7 +185,7 @@ async def test_compressed_responses_are_not_decompressed() -> None:
         return answer("200 OK", b"\x1f\x8bnot really gzip", "Content-Encoding: gzip")
 
     async with serving(bomb) as server:
-        result, log = await run(handler(), url=f"http://127.0.0.1:{server.port}")
+        result, log = await run(handler(), url=server.url)
     assert result.exit_code == 0
     assert log.text("stdout").endswith("not really gzip")
 
@@ -191,7 +195,7 @@ async def test_compressed_responses_are_not_decompressed() -> None:
 )
 async def test_a_broken_response_fails_with_one_line(reply: bytes) -> None:
     async with serving(lambda _: reply) as server:
-        result, _ = await run(handler(), url=f"http://127.0.0.1:{server.port}")
+        result, _ = await run(handler(), url=server.url)
     assert result.exit_code is None
     assert result.error is not None
     assert result.error.startswith("The request failed (RemoteProtocolError)")
@@ -230,16 +234,14 @@ async def test_cancelling_closes_the_connection() -> None:
 # Addresses
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254", "10.0.0.1", "0.0.0.0", "[::]"],
-)
-async def test_an_internal_address_is_refused_at_creation_and_at_the_run(host: str) -> None:
+async def test_an_internal_address_is_refused_at_creation_and_at_the_run() -> None:
+    """In each of its notations, which are in test_handlers_outbound.py."""
     http = handler(networks=())
+    url = "http://169.254.169.254/"
     with pytest.raises(InputInvalid) as refusal:
-        await http.check(HttpRequestParams(url=f"http://{host}/"))
+        await http.check(HttpRequestParams(url=url))
     assert [error.field for error in refusal.value.errors] == ["params.url"]
-    result, log = await run(http, url=f"http://{host}/")
+    result, log = await run(http, url=url)
     assert result.error is not None
     assert "internal or reserved" in result.error
     assert log.text("stdout") == ""
@@ -341,13 +343,8 @@ async def test_another_origin_does_not_get_the_headers() -> None:
     "location",
     [
         "http://127.0.0.2:{port}/",
-        "http://[::1]:{port}/",
-        "http://[::ffff:127.0.0.1]:{port}/",
         "http://2130706433:{port}/",
-        "http://127.1:{port}/",
         "//169.254.169.254/latest/meta-data/",
-        "http://user:password@127.0.0.1:{port}/",
-        "ftp://127.0.0.1/",
         "file:///etc/passwd",
         "http://[",
     ],
@@ -356,7 +353,7 @@ async def test_every_hop_is_checked(location: str) -> None:
     async with serving(
         lambda _: answer("301 Moved", b"", "Location: " + location.format(port=server.port))
     ) as server:
-        result, _ = await run(handler(), url=f"http://127.0.0.1:{server.port}/")
+        result, _ = await run(handler(), url=server.url)
     assert result.error is not None
     assert result.exit_code is None
     assert len(server.requests) == 1
@@ -364,7 +361,7 @@ async def test_every_hop_is_checked(location: str) -> None:
 
 async def test_a_redirect_loop_ends() -> None:
     async with serving(lambda _: answer("302 Found", b"", "Location: /")) as server:
-        result, _ = await run(handler(), url=f"http://127.0.0.1:{server.port}/")
+        result, _ = await run(handler(), url=server.url)
     assert result.error == f"There were more than {MAX_REDIRECTS} redirects."
     assert len(server.requests) == MAX_REDIRECTS + 1
 
@@ -372,7 +369,7 @@ async def test_a_redirect_loop_ends() -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 async def test_only_safe_methods_follow(method: str) -> None:
     async with serving(lambda _: answer("302 Found", b"", "Location: /next")) as server:
-        result, _ = await run(handler(), url=f"http://127.0.0.1:{server.port}/", method=method)
+        result, _ = await run(handler(), url=server.url, method=method)
     assert result.exit_code == 0
     assert len(server.requests) == 1
 
@@ -387,7 +384,7 @@ async def test_no_request_is_sent_after_the_lease_of_the_run() -> None:
         return answer("302 Found", b"", "Location: /again")
 
     async with serving(freeze) as server:
-        params = HttpRequestParams(url=f"http://127.0.0.1:{server.port}/")
+        params = HttpRequestParams(url=server.url)
         context = RunContext("run_1", 1, clock, Log(), lease=lease)
         with pytest.raises(LeaseLost):
             await handler().run(params, context)
@@ -396,7 +393,7 @@ async def test_no_request_is_sent_after_the_lease_of_the_run() -> None:
 
 async def test_a_redirect_without_a_location_is_the_response() -> None:
     async with serving(lambda _: answer("302 Found")) as server:
-        assert (await run(handler(), url=f"http://127.0.0.1:{server.port}/"))[0].exit_code == 0
+        assert (await run(handler(), url=server.url))[0].exit_code == 0
 
 
 # TLS
@@ -484,7 +481,7 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         async with serving(lambda _: answer("200 OK", b"server")) as server:
-            _, log = await run(handler(), url=f"http://127.0.0.1:{server.port}/")
+            _, log = await run(handler(), url=server.url)
     assert log.text("stdout") == "server"
     assert proxy.requests == []
 

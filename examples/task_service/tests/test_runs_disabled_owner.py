@@ -19,7 +19,6 @@ from examples.task_service.tests.runs_support import (
     principal,
     to_be_stopped,
 )
-from examples.task_service.tests.service_support import refused_with
 from sqlalchemy import select, update
 
 from msk_auth.errors import CredentialRefused
@@ -104,14 +103,6 @@ async def test_a_run_of_a_disabled_user_does_not_start_however_it_was_queued(it:
     assert await worker.acquire(1) == []
     over = await it.get(run)
     assert (over.state, over.error) == (RunState.CANCELLED, OWNER_DISABLED)
-
-
-async def test_a_request_authenticated_before_disabling_queues_no_run(
-    it: World,
-) -> None:
-    await it.disable()
-    with refused_with("owner_disabled"):
-        await it.queue()
 
 
 async def test_no_run_is_left_when_requests_and_workers_race_with_disabling(it: World) -> None:

@@ -266,6 +266,11 @@ async def test_an_owner_at_the_limit_keeps_their_turn(world: World) -> None:
     # The owner at the limit is first: their turn has not changed.
     assert (await acquire(worker)).run_id == mine[1].id
     assert (await acquire(worker)).run_id == theirs[1].id
+    more = await world.queue()
+    assert await worker.acquire(1) == []
+    # A change of the limit takes effect at once.
+    world.config.settings.max_concurrent_runs_per_user = 2
+    assert (await acquire(worker)).run_id == more.id
 
 
 async def test_concurrent_workers_serve_each_owner_once(world: World) -> None:
@@ -306,23 +311,6 @@ async def test_the_next_run_is_found_by_the_index_among_many(world: World) -> No
     plan = await plan_of(world.db, statement, parameters)
     for slow in ("SCAN runs", "Seq Scan on runs"):
         assert slow not in plan, plan
-
-
-async def test_a_user_has_no_more_concurrent_runs_than_allowed(world: World) -> None:
-    world.config.settings.max_concurrent_runs_per_user = 2
-    mine = [await world.queue() for _ in range(3)]
-    theirs = await world.queue("bob")
-    worker = world.worker("w1")
-    acquired_runs = [await acquire(worker) for _ in range(3)]
-    assert [acquired.run_id for acquired in acquired_runs] == [mine[0].id, theirs.id, mine[1].id]
-    assert await worker.acquire(1) == []
-    await worker.finish(acquired_runs[0], Outcome(RunState.SUCCEEDED))
-    assert (await acquire(worker)).run_id == mine[2].id
-    # A change takes effect at once.
-    more = await world.queue()
-    assert await worker.acquire(1) == []
-    world.config.settings.max_concurrent_runs_per_user = 3
-    assert (await acquire(worker)).run_id == more.id
 
 
 async def test_many_workers_at_once_acquire_each_run_once_and_keep_to_the_limit(
