@@ -59,10 +59,12 @@ def test_a_line_of_json_has_the_event_its_origin_and_all_fields(stderr: Read) ->
     assert line == fields | {"event": "answered", "level": "info", "logger": ACCESS_LOGGER}
 
 
-def test_a_wrong_log_call_does_not_print_its_arguments(stderr: Read) -> None:
+def test_a_wrong_log_call_is_logged_without_its_arguments(stderr: Read) -> None:
     configure_logging("json", "INFO")
-    logging.getLogger("another.package").info("%d keys", KEY)
-    assert stderr() == ""
+    logging.getLogger("another.package").error("%d keys", KEY)
+    line = json.loads(stderr())
+    assert line["event"] == "<a log call that cannot be formatted: TypeError>"
+    assert (line["logger"], line["level"]) == ("another.package", "error")
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])

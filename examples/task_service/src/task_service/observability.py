@@ -210,7 +210,12 @@ def known_method(method: str) -> str:
 
 class _RedactingFormatter(structlog.stdlib.ProcessorFormatter):
     def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
+        try:
+            return redact(super().format(record))
+        except Exception as error:  # noqa: BLE001 - a wrong log call fails no request, and is not lost
+            reason = type(error).__name__
+            record.msg, record.args = f"<a log call that cannot be formatted: {reason}>", None
+            return redact(super().format(record))
 
 
 def configure_logging(log_format: LogFormat, level: str) -> None:
@@ -243,7 +248,7 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    # A log call that cannot be formatted would be printed with its arguments.
+    # A line that cannot be written would be printed with its arguments.
     logging.raiseExceptions = False
     # authlib logs the proof keys of logins.
     for chatty in ("aiosqlite", "alembic", "authlib", "httpx2", "httpcore2", "procrastinate"):
