@@ -30,7 +30,7 @@ from task_service.ids import new_id
 from task_service.request_record import RequestRecord
 
 from .models import RunState
-from .next_run import NEXT_RUNS, lock_acquiring, note_turns
+from .next_run import NEXT_RUNS, REQUESTED_WITH, lock_acquiring, note_turns
 from .notifications import Notifications
 from .run_log import KeptLine, LogBatch, SavedLog
 from .runs import cancel_runs
@@ -159,16 +159,17 @@ class WorkerRuns:
                 now = self.clock.now()
                 values = {"room": room, "limit": limit, "now": to_microseconds(now)}
                 found = (await connection.execute(NEXT_RUNS, values)).all()
-                for row in found:
-                    if row.refusal is not None:
-                        this = runs.c.id == row.id
-                        await cancel_runs(connection, this, now, error=row.refusal)
                 accepted = [row for row in found if row.refusal is None]
-                acquired = await self._start(connection, accepted, now) if accepted else []
-                if found:
-                    await self.notifications.withdraw(connection, [row.id for row in found])
-            if acquired or not found:
-                return acquired
+                if accepted:
+                    await self.notifications.withdraw(connection, [row.id for row in accepted])
+                    return await self._start(connection, accepted, now)
+            if not found:
+                return []
+            for row in found:
+                # In its own transaction: one that has locked other runs must not wait for these.
+                async with self.db.write() as connection:
+                    ids = await cancel_runs(connection, _like(row), now, error=row.refusal)
+                    await self.notifications.withdraw(connection, ids)
 
     async def _start(
         self, connection: AsyncConnection, rows: Sequence[Row[*tuple[Any, ...]]], now: datetime
@@ -344,6 +345,16 @@ class WorkerRuns:
         """Write columns of a run in one statement; False if the worker does not hold the run."""
         this = update(runs).where(_held_by(run))
         return bool(await self.db.execute(this.values(values).returning(runs.c.id)))
+
+
+def _like(row: Row[*tuple[Any, ...]]) -> ColumnElement[bool]:
+    """The queued runs that are refused like this one: of its owner, requested with its key. There may be many."""
+    its_key = row.requested_by["credential"]["key_id"]
+    return and_(
+        runs.c.state == RunState.QUEUED,
+        runs.c.owner_id == row.owner_id,
+        its_key == REQUESTED_WITH,
+    )
 
 
 def _request_of(requested_by: Mapping[str, Any]) -> RequestRecord | None:
