@@ -330,7 +330,7 @@ async def never() -> None:
 
 async def leave_a_task(*_: object) -> None:
     global task
-    task = asyncio.create_task(never())
+    task = asyncio.create_task(never(), name="a queue")
     await asyncio.sleep(0)
 
 with mock.patch.object(Worker, "execute_runs", leave_a_task), mock.patch.object(cli, "_END_SECONDS", 0.5):
@@ -349,6 +349,7 @@ def test_what_does_not_end_keeps_no_worker_from_ending(tmp_path: Path) -> None:
             check=False,
         )
     assert (done.returncode, done.stdout) == (0, "cancelled\n"), done.stderr
+    assert "ending the process, because tasks do not end: a queue" in done.stderr
 
 
 def test_migrating_again_changes_nothing_and_its_options_are_accepted(tmp_path: Path) -> None:

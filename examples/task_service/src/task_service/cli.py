@@ -163,9 +163,9 @@ def worker(concurrency: int | None, grace_seconds: int) -> None:
             " For separate workers set TASK_SERVICE_DATABASE_URL to a PostgreSQL database."
         )
     configure_logging(settings.log_format, settings.log_level)
-    last_resort = threading.Timer(_END_SECONDS, os._exit, (0,))
     # The event loop of `serve`: it waits for PostgreSQL with fewer system calls than asyncio's own.
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        last_resort = threading.Timer(_END_SECONDS, _end_process, (runner.get_loop(),))
         runner.run(_work(settings, timedelta(seconds=grace_seconds)))
         # The loop now waits for the tasks of other packages: a queue may wait very long for a lost database.
         last_resort.start()
@@ -412,6 +412,13 @@ def _with_port(settings: Settings, listener: socket.socket) -> Settings:
         return settings
     chosen = settings.model_dump(include=settings.model_fields_set)
     return Settings(**{**chosen, "port": listener.getsockname()[1]})
+
+
+def _end_process(loop: asyncio.AbstractEventLoop) -> None:
+    names = ", ".join(sorted(task.get_name() for task in asyncio.all_tasks(loop)))
+    log = logging.getLogger(__name__)
+    log.warning("ending the process, because tasks do not end: %s", names)
+    os._exit(0)
 
 
 def _leave(*_: object) -> NoReturn:
