@@ -95,6 +95,14 @@ def test_no_password_is_shown(environment: pytest.MonkeyPatch) -> None:
     assert "geheim" not in repr(load_settings())
 
 
+def test_an_entry_that_is_no_network_is_refused_once(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("TASK_SERVICE_TRUSTED_PROXIES", "10.0.0.0/8,proxy,localhost")
+
+    assert _refusal(environment) == [
+        "TASK_SERVICE_TRUSTED_PROXIES: write IP addresses or networks with commas in between, such as 10.0.0.0/8,::1"
+    ]
+
+
 @pytest.mark.parametrize(
     ("host", "base_url"),
     [

@@ -8,7 +8,7 @@ import difflib
 import os
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -17,7 +17,6 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    IPvAnyNetwork,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -47,10 +46,17 @@ def _written(parse: Callable[[str], object]) -> BeforeValidator:
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
-_Networks: TypeAlias = Annotated[
-    # A single address is a network of one.
-    tuple[IPvAnyNetwork, ...], NoDecode, _written(lambda text: text.replace(",", " ").split())
-]
+def _parse_networks(text: str) -> list[Network]:
+    try:
+        # A single address is a network of one.
+        return [ip_network(each) for each in text.replace(",", " ").split()]
+    except ValueError:
+        raise ValueError(
+            "write IP addresses or networks with commas in between, such as 10.0.0.0/8,::1"
+        ) from None
+
+
+_Networks: TypeAlias = Annotated[tuple[Network, ...], NoDecode, _written(_parse_networks)]
 _Rule: TypeAlias = Annotated[ClaimRule | None, NoDecode, _written(ClaimRule.parse)]
 
 
