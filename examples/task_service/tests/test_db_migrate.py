@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import shutil
 import subprocess
 import sys
@@ -66,9 +67,13 @@ async def _head(db: Database) -> str | None:
         return await revision_of(connection)
 
 
-async def test_an_empty_database_gets_the_schema(db: Database) -> None:
+async def test_an_empty_database_gets_the_schema(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     assert await schema_state(db) is not SchemaState.CURRENT
-    await migrate(db)
+    with caplog.at_level(logging.INFO):
+        await migrate(db)
+    assert f"created the schema {await _head(db)} in the empty database" in caplog.messages
 
     assert await schema_state(db) is SchemaState.CURRENT
     async with db.read() as connection:

@@ -124,11 +124,12 @@ def _upgrade(connection: Connection, *, finish: bool) -> None:
     if before is None:
         metadata.create_all(connection)
         command.stamp(config, target.revision)
+        _log.info("created the schema %s in the empty database", target.revision)
     else:
         command.upgrade(config, target.revision)
+        _log.info("migrated the database from the schema %s to %s", before, target.revision)
     for code in target.module.works_with:
         connection.execute(insert(schema_works_with).values(revision=target.revision, code=code))
-    _log.info("migrated the database from the schema %s to %s", before, target.revision)
 
 
 def _usable(script: ScriptDirectory) -> list[Script]:
