@@ -13,6 +13,7 @@ file can forge logins, so the service refuses a file that other users than its o
     }
 """
 
+import base64
 import hmac
 import json
 import os
@@ -24,12 +25,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from msk_auth import PepperRing, SigningKey
 from msk_auth.errors import ConfigurationError
+from msk_auth.tokens import AlgorithmName
 from task_service.parameter_keys import ParameterKeys
 
 FILE_NAME: Final = "secrets.json"
@@ -123,7 +133,11 @@ def _read(path: Path) -> "_Content":
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise ConfigurationError(f"Its content is invalid at: {where}. Correct it there.") from None
+        is_encoding = first["type"] == "value_error"
+        problem = "not base64url" if is_encoding else "invalid"
+        raise ConfigurationError(
+            f"Its content is {problem} at: {where}. Correct it there."
+        ) from None
 
 
 class _Part(BaseModel):
@@ -133,33 +147,38 @@ class _Part(BaseModel):
         strict=True,
         hide_input_in_errors=True,
         # pydantic's base64 is base64url.
-        val_json_bytes="base64",
         ser_json_bytes="base64",
     )
 
 
+def _decoded(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    # Not by pydantic, which refuses a text of random letters if the bits of its last letter are not zero.
+    return base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
+
+
 class _Peppers(_Part):
     current: str
-    values: Mapping[str, bytes] = Field(repr=False)
+    values: Mapping[str, Annotated[bytes, BeforeValidator(_decoded)]] = Field(repr=False)
 
 
-class _SharedKey(_Part):
+class _TokenKey(_Part):
     kid: str
-    algorithm: Literal["HS256"]
+    algorithm: AlgorithmName
     key: bytes = Field(repr=False)
 
-
-class _PrivateKey(_Part):
-    kid: str
-    algorithm: Literal["ES256", "Ed25519", "RS256"]
-    key: str = Field(repr=False)
+    @field_validator("key", mode="before")
+    @classmethod
+    def _decode_unless_pem(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, str) and info.data.get("algorithm") != "HS256":
+            return value.encode()
+        return _decoded(value)
 
 
 class _Content(_Part):
     peppers: _Peppers
-    token_keys: list[Annotated[_SharedKey | _PrivateKey, Field(discriminator="algorithm")]] = Field(
-        min_length=1
-    )
+    token_keys: list[_TokenKey] = Field(min_length=1)
 
     @classmethod
     def fresh(cls, now: datetime) -> "_Content":
@@ -170,19 +189,14 @@ class _Content(_Part):
         key = SigningKey.generate(new_id(), "HS256")
         return cls(
             peppers=_Peppers(current=pepper, values={pepper: secrets.token_bytes(32)}),
-            token_keys=[_SharedKey(kid=key.kid, algorithm="HS256", key=key.export())],
+            token_keys=[_TokenKey(kid=key.kid, algorithm="HS256", key=key.export())],
         )
 
     def to_secrets(self) -> Secrets:
         """Raises ConfigurationError like the ring of peppers and the keys."""
         peppers = self.peppers.values
         token_keys = tuple(
-            SigningKey(
-                each.kid,
-                each.algorithm,
-                each.key if isinstance(each, _SharedKey) else each.key.encode(),
-            )
-            for each in self.token_keys
+            SigningKey(each.kid, each.algorithm, each.key) for each in self.token_keys
         )
         return Secrets(
             peppers=PepperRing(peppers, current=self.peppers.current),
