@@ -285,6 +285,19 @@ async def test_an_exception_of_a_handler_is_only_in_the_services_log(
     assert "inner secret" in caplog.text
 
 
+async def test_a_handler_that_returns_no_result_has_failed_at_once(
+    sqlite: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(context: RunContext) -> Any:
+        return None
+
+    async with sqlite.running():
+        run = await sqlite.until(await sqlite.request(work))
+    assert (run.state, run.attempt) == (RunState.FAILED, 1)
+    assert run.error == "The handler failed. The reason is in the service's log."
+    assert "'NoneType' object has no attribute 'error'" in caplog.text
+
+
 async def test_a_handler_that_cancels_itself_has_failed(sqlite: World) -> None:
     async def work(context: RunContext) -> HandlerResult:
         raise asyncio.CancelledError

@@ -148,8 +148,9 @@ class Execution:
             work = await self.parameters.prepare(run.task_id, run.handler, run.params)
             output = MaskedOutput(self._log, work.secrets)
             result = await work.handler.run(work.params, self._context(output))
+            return _outcome_of(result, output)
         except InputInvalid as refusal:
-            result = HandlerResult(error=refusal.detail)
+            return _outcome_of(HandlerResult(error=refusal.detail), output)
         except LeaseLost:
             return StopReason.LEASE_LOST
         except StoreUnavailable:
@@ -159,13 +160,10 @@ class Execution:
             # The message of the handler, or of a library, may have secrets.
             trace = HandlerError(output.mask("".join(format_exception(error))))
             _log.error("the handler %s failed the run %s", run.handler, run.run_id, exc_info=trace)
-            result = HandlerResult(error="The handler failed. The reason is in the service's log.")
+            reason = "The handler failed. The reason is in the service's log."
+            return Outcome(RunState.FAILED, error=reason)
         finally:
             output.flush()
-        if result.error is None:
-            return Outcome(RunState.SUCCEEDED, result.exit_code)
-        reason = one_line(output.mask(result.error), _MAX_ERROR)
-        return Outcome(RunState.FAILED, result.exit_code, reason)
 
     def _context(self, output: MaskedOutput) -> RunContext:
         def report(progress: Progress) -> None:
@@ -214,6 +212,13 @@ class Execution:
         if isinstance(end, StopReason):
             return await self.worker_runs.release(self.run)
         return await self.worker_runs.finish(self.run, end)
+
+
+def _outcome_of(result: HandlerResult, output: MaskedOutput) -> Outcome:
+    if result.error is None:
+        return Outcome(RunState.SUCCEEDED, result.exit_code)
+    reason = one_line(output.mask(result.error), _MAX_ERROR)
+    return Outcome(RunState.FAILED, result.exit_code, reason)
 
 
 async def _until_answered(write: Callable[[], Awaitable[T]]) -> T:
