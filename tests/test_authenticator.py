@@ -578,26 +578,6 @@ def seconds_waited(world: World) -> float:
     return world.clock.slept[-1]
 
 
-def test_a_lease_that_was_tried_once_is_not_waited_for_for_ever(make_world: MakeWorld) -> None:
-    world = make_world()
-    register = world.store.inner
-    register.record_lease(LONG)
-    for mark in range(12):
-        register.record_lease(SHORT._replace(mark=mark))
-        assert seconds_waited(world) > 5
-        # Two minutes for what a backup may have brought back, and five seconds for a lease.
-        world.clock.advance(11 * SECOND)
-    register.record_lease(SHORT)
-    assert 0.05 < seconds_waited(world) < 0.1
-    assert register.recorded_leases() == (SHORT,)
-    for _ in range(2):
-        world.clock.advance(70 * SECOND)
-        assert seconds_waited(world) > 0
-    world.clock.advance(70 * SECOND)
-    assert seconds_waited(world) == 0
-    assert register.recorded_leases() == ()
-
-
 def test_an_entry_that_cannot_be_removed_is_not_waited_for(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -609,28 +589,6 @@ def test_an_entry_that_cannot_be_removed_is_not_waited_for(
     world.store.fails = {"forget_lease": ConnectionError("read only")}
     assert seconds_waited(world) == 0
     assert "could not remove a lease that is not in use" in caplog.text
-
-
-def test_a_backup_that_is_restored_cannot_lose_a_lease(make_world: MakeWorld) -> None:
-    world = make_world(lease=LEASE)
-    key = world.create().value.reveal()
-    backups = [dict(world.store.inner._leases)]
-    marks: list[int] = []
-    # In any order, and a newer one after an older one: no mark is ever written twice.
-    for _ in range(3):
-        world.enter(key)
-        backups.append(dict(world.store.inner._leases))
-        world.clock.advance(timedelta(seconds=40))
-    world.enter(key)
-    for backup in (*backups, *reversed(backups)):
-        world.store.inner._leases = dict(backup)
-        world.clock.advance(timedelta(seconds=0.3))
-        # A lease that is granted now is in the register that a writer reads now.
-        world.enter(key)
-        (recorded,) = world.store.inner.recorded_leases()
-        assert recorded.duration == LEASE
-        assert recorded.mark not in marks
-        marks.append(recorded.mark)
 
 
 def test_where_the_longest_lease_is_not_known_the_longest_allowed_is_waited_for(

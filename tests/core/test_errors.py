@@ -143,9 +143,6 @@ def test_a_detail_contains_the_numbers_that_help() -> None:
     assert KeyLimitReached(5).detail == (
         "An account may have 5 active API keys. Revoke an unused key first."
     )
-    assert KeyLimitReached(5).limit == 5
-    assert TooManyAttempts(30).detail == "Too many attempts. Try again in 30 seconds."
-    assert TooManyAttempts(889).retry_after == 889
 
 
 @pytest.mark.parametrize(
@@ -187,6 +184,7 @@ def test_answers_have_what_they_were_made_with() -> None:
     assert KeyLimitReached(5).limit == 5
     assert SigningKeysUnavailable(60).retry_after == 60
     assert TooManyAttempts(30).retry_after == 30
+    assert TooManyAttempts(30).detail == "Too many attempts. Try again in 30 seconds."
     (error,) = InputInvalid.of("name", "wrong").errors
     assert error == ("name", "wrong")
 

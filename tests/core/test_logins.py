@@ -536,14 +536,6 @@ def test_what_a_login_names_is_refused_once_the_wait_returned(
         leasing.enter(OPAQUE)
 
 
-def test_a_refused_login_is_not_kept(leasing: World, logins: Logins) -> None:
-    logins.known[OPAQUE] = None
-    for _ in range(2):
-        with refused_with("token_invalid"):
-            leasing.enter(OPAQUE)
-    assert len(logins.asked) == 2
-
-
 def test_no_lease_covers_a_login_found_elsewhere_in_the_request(leasing: World) -> None:
     known = Logins(request=Login("ann", valid_until=NOW + HOUR))
     for _ in range(2):

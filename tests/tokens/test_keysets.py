@@ -630,13 +630,6 @@ def test_a_document_is_read_up_to_its_bound(provider: Provider) -> None:
         fetch_json(provider.url + "/keys", seconds=60)
 
 
-def test_time_is_bounded_although_bytes_keep_coming(provider: Provider) -> None:
-    # A byte comes sooner than this, time and again for hours.
-    provider.answer = drip
-    with pytest.raises(FetchError, match="TimeoutError"):
-        fetch_json(provider.url + "/keys", seconds=0.4)
-
-
 def test_a_server_without_tls_is_not_an_https_server(provider: Provider) -> None:
     with pytest.raises(FetchError, match="SSL"):
         fetch_json(provider.url.replace("http:", "https:"), seconds=60)
