@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from tests.cases import refused_with
 from tests.core.support import BLOCKING, NOW, SECOND, World
 
-from msk_auth import (
-    ApiKey,
-    Authenticator,
-    CredentialKind,
-    KeyStatus,
-    Owner,
-)
+from msk_auth import ApiKey, Authenticator, CredentialKind, KeyStatus, Owner
 from msk_auth.core import administration
 from msk_auth.errors import (
     ConfigurationError,

@@ -23,15 +23,7 @@ from tests.core.support import (
 )
 from tests.core.test_digest import FakeSlow
 
-from msk_auth import (
-    CredentialKind,
-    KeyFormat,
-    KeyHasher,
-    Owner,
-    PepperRing,
-    Principal,
-    Session,
-)
+from msk_auth import CredentialKind, KeyFormat, KeyHasher, Owner, PepperRing, Principal, Session
 from msk_auth.errors import (
     ConfigurationError,
     CredentialRefused,

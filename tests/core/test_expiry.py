@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 from tests.core.support import BLOCKING, MICROSECOND, NOW, SECOND, World
 
-from msk_auth import (
-    ApiKey,
-    KeyLimits,
-)
+from msk_auth import ApiKey, KeyLimits
 from msk_auth.core import administration
 from msk_auth.errors import StoreUnavailable
 from msk_auth.events import KeyEvent

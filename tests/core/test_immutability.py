@@ -16,11 +16,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from tests.core.support import (
-    NOW,
-    World,
-    token,
-)
+from tests.core.support import NOW, World, token
 
 from msk_auth import Owner, immutable
 from msk_auth.errors import ConfigurationError, StoreUnavailable

@@ -27,9 +27,7 @@ from msk_auth.errors import (
     KeyNotFound,
     Problem,
 )
-from msk_auth.events import (
-    KeyEvent,
-)
+from msk_auth.events import KeyEvent
 
 MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)

@@ -25,14 +25,7 @@ from tests.core.support import (
     valid_header,
 )
 
-from msk_auth import (
-    CredentialKind,
-    KeyFormat,
-    Login,
-    Owner,
-    Session,
-    require_interactive,
-)
+from msk_auth import CredentialKind, KeyFormat, Login, Owner, Session, require_interactive
 from msk_auth.core.logins import OpaqueToken, RequestLogins, name_of
 from msk_auth.errors import (
     ConfigurationError,
@@ -406,16 +399,6 @@ def test_a_login_elsewhere_in_a_request_of_another_site_does_not_count(
         asked = RequestLogins([Logins(request=login).find], "request", is_foreign=True)
         with refused_with(code):
             world.call("authenticate", [], asked)
-
-
-def test_a_login_elsewhere_in_the_request_ends_with_its_session() -> None:
-    world = World("sync")
-    known = Logins(request=Login("ann", session_id="s1"))
-    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + SECOND)
-    assert ask(world, [], known.find).session_id == "s1"
-    world.clock.advance(SECOND)
-    with refused_with("token_revoked"):
-        ask(world, [], known.find)
 
 
 # What a header may hold, with what comes of it whatever else the request has.

@@ -11,15 +11,7 @@ from typing import Any, cast
 import pytest
 from tests.core.support import MICROSECOND, NOW
 
-from msk_auth import (
-    ApiKey,
-    KeyStatus,
-    Login,
-    Owner,
-    Policy,
-    Principal,
-    Session,
-)
+from msk_auth import ApiKey, KeyStatus, Login, Owner, Policy, Principal, Session
 from msk_auth.core.model import revoked
 from msk_auth.errors import ConfigurationError
 

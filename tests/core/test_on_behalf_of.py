@@ -25,9 +25,7 @@ from msk_auth.errors import (
     PermissionDenied,
     StoreUnavailable,
 )
-from msk_auth.events import (
-    KeyEvent,
-)
+from msk_auth.events import KeyEvent
 from msk_auth.keys import CreatedKey
 
 DAY = timedelta(days=1)

@@ -11,12 +11,8 @@ from tests.cases import refused_with
 from tests.core.support import NOW, SECOND, ScriptedStore, World
 
 from msk_auth import ApiKey, Authenticator
-from msk_auth.errors import ConfigurationError, KeyNotFound, PermissionDenied
-from msk_auth.events import (
-    KeyEvent,
-    LeakedKey,
-    LeakLocation,
-)
+from msk_auth.errors import ConfigurationError, PermissionDenied
+from msk_auth.events import KeyEvent, LeakedKey, LeakLocation
 from msk_auth.stores.memory import MemoryKeyStore
 
 HERE = LeakLocation("github", "commit", "https://example.com/a")
@@ -202,12 +198,6 @@ def test_a_hook_that_raises_undoes_the_change(audited: Audited, number: int) -> 
         assert error in (caught.value, caught.value.__cause__)
         assert audited.world.store.inner._records == before
         assert audited.world.events == []
-
-
-def test_what_is_refused_before_the_store_reaches_no_hook(audited: Audited) -> None:
-    with pytest.raises(KeyNotFound):
-        audited.call("revoke_key", audited.world.login(), "AAAAAAAAAAAA")
-    assert audited.changes == []
 
 
 async def _awaited(_connection: None, _event: KeyEvent) -> None:

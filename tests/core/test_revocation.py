@@ -13,11 +13,7 @@ from tests.core.support import NOW, SECOND, World
 
 from msk_auth import ApiKey, KeyFormat
 from msk_auth.errors import StoreUnavailable
-from msk_auth.events import (
-    KeyEvent,
-    LeakedKey,
-    LeakLocation,
-)
+from msk_auth.events import KeyEvent, LeakedKey, LeakLocation
 
 MakeWorld = Callable[..., World]
 LEASE = timedelta(milliseconds=250)

@@ -11,13 +11,7 @@ import pytest
 from tests.cases import refused_with
 from tests.core.support import MICROSECOND, NOW, SECOND, StubIssuer, World, token
 
-from msk_auth import (
-    CredentialKind,
-    ExternalIdentity,
-    Owner,
-    Principal,
-    Session,
-)
+from msk_auth import CredentialKind, ExternalIdentity, Owner, Principal, Session
 from msk_auth.errors import CredentialRefused
 
 HOUR = timedelta(hours=1)

@@ -28,14 +28,7 @@ from hypothesis.stateful import (
 from tests.cases import refused_with
 from tests.core.support import SECRET, World
 
-from msk_auth import (
-    ApiKey,
-    KeyHasher,
-    Owner,
-    PepperRing,
-    Principal,
-    require,
-)
+from msk_auth import ApiKey, KeyHasher, Owner, PepperRing, Principal, require
 from msk_auth.errors import (
     InputInvalid,
     InteractiveRequired,

@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 from tests.cases import case
 
-from msk_auth import (
-    AsyncAuthenticator,
-    Authenticator,
-    Owner,
-)
+from msk_auth import AsyncAuthenticator, Authenticator, Owner
 from msk_auth.errors import ConfigurationError
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,18 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case, refused_with
-from tests.core.support import NOW, World, parsed, token
+from tests.core.support import NOW, parsed
 from tests.tokens.shapes import GOOGLE_CLIENT, SHAPES, TENANT, T, differing, jwks, sign
 
-from msk_auth import ExternalIdentity, Owner
+from msk_auth import ExternalIdentity
 from msk_auth.errors import ConfigurationError, CredentialRefused
-from msk_auth.tokens.issuers import (
-    ExternalIssuer,
-    PinnedKeySet,
-    Provider,
-    RemoteKeySet,
-    TokenRules,
-)
+from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider, RemoteKeySet, TokenRules
 
 EACH_KIND = pytest.mark.parametrize("name", differing("kind"))
 
@@ -623,27 +616,6 @@ def test_claims_cannot_be_changed_however_deep_they_are() -> None:
     assert firebase["identities"]["email"] == ("ann@example.com",)
     with pytest.raises(TypeError):
         firebase["sign_in_provider"] = "password"
-
-
-def test_a_claim_that_is_nested_500_deep_is_refused_and_nothing_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    shape = SHAPES["Auth0"]
-    nested: Any = 7
-    for _ in range(500):
-        nested = [nested]
-    world = World(
-        "sync",
-        issuers=[shape.issuer],
-        find_external_owner=lambda identity: Owner(identity.subject, (), None),
-    )
-    assert world.enter(shape.token()).owner.id == shape.claims["sub"]
-    for text in (shape.token(x=nested), token(x=nested)):
-        with refused_with("token_invalid") as refused:
-            world.enter(text)
-        assert refused.value.code == "token_invalid"
-    assert caplog.records == []
 
 
 # Rules of the application's own.

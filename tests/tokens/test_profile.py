@@ -148,7 +148,7 @@ ACCEPTED = None
 @pytest.mark.parametrize(
     ("leeway", "seconds", "expected"),
     [
-        (timedelta(0), 3599, ACCEPTED),
+        (timedelta(0), 3600 - 1e-6, ACCEPTED),
         (timedelta(0), 3600, "token_expired"),
         (LEEWAY, 3609, ACCEPTED),
         (LEEWAY, 3610, "token_expired"),
@@ -160,19 +160,13 @@ ACCEPTED = None
     ],
 )
 def test_a_token_is_accepted_from_its_issue_until_its_end(
-    leeway: timedelta, seconds: int, expected: str | None
+    leeway: timedelta, seconds: float, expected: str | None
 ) -> None:
     at = NOW + timedelta(seconds=seconds)
     if expected is ACCEPTED:
         assert profile(leeway=leeway).verify(token(), at).subject == "ann"
     else:
         assert refused(token(), at, leeway=leeway) == expected
-
-
-def test_a_token_ends_at_its_last_microsecond() -> None:
-    end = NOW + HOUR
-    assert profile().verify(token(), end - timedelta(microseconds=1)).subject == "ann"
-    assert refused(token(), end) == "token_expired"
 
 
 @pytest.mark.parametrize(

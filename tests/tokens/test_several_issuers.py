@@ -16,13 +16,7 @@ from tests.tokens.shapes import SHAPES, T, jwks
 from msk_auth import AsyncAuthenticator, Authenticator, ExternalIdentity, Owner, Principal
 from msk_auth.errors import ConfigurationError, CredentialRefused
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.tokens.issuers import (
-    ExternalIssuer,
-    PinnedKeySet,
-    Provider,
-    RemoteKeySet,
-    TokenRules,
-)
+from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider, RemoteKeySet, TokenRules
 
 ACCESS, ID = SHAPES["Hydra, access"], SHAPES["Hydra, ID"]
 PERMISSIONS = frozenset({"tasks:read", "tasks:run"})

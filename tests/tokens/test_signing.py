@@ -159,13 +159,9 @@ SECRET_TEXT = b"c2VjcmV0IHRleHQ="
     ],
     ids=range(10),
 )
-@pytest.mark.parametrize("algorithm", ASYMMETRIC)
-def test_a_pem_that_cannot_be_read_is_refused_without_quoting_it(
-    algorithm: AlgorithmName, pem: bytes
-) -> None:
-    assert (
-        refusal(algorithm, pem) == "The key 'k' is not a PEM that can be read without a password."
-    )
+def test_a_pem_that_cannot_be_read_is_refused_without_quoting_it(pem: bytes) -> None:
+    message = "The key 'k' is not a PEM that can be read without a password."
+    assert refusal("ES256", pem) == message
 
 
 @pytest.mark.parametrize(
@@ -241,10 +237,6 @@ def test_ed25519_has_the_older_of_its_names_and_both_are_read() -> None:
     key = signing_key("Ed25519")
     assert (key.algorithm, key.header_name) == ("Ed25519", "EdDSA")
     assert (key.jwk() or {})["alg"] == "EdDSA"
-    assert [each for each in ("EdDSA", "Ed25519", "Ed448", None, []) if key.is_named(each)] == [
-        "EdDSA",
-        "Ed25519",
-    ]
     assert signing_key("ES256").header_name == "ES256"
 
 
@@ -257,8 +249,6 @@ def test_a_generated_key_has_the_size_of_its_algorithm() -> None:
     assert elliptic.curve.name == "secp256r1"
     signing = SigningKey.generate("k", "Ed25519")
     assert isinstance(load_pem_private_key(signing.export(), None), ed25519.Ed25519PrivateKey)
-    # The older name, which all libraries read.
-    assert signing.header_name == "EdDSA"
     rsa_key = load_pem_private_key(SigningKey.generate("k", "RS256").export(), None)
     assert rsa_key.key_size == 2048
     assert rsa_key.public_key().public_numbers().e == 65537
@@ -267,5 +257,6 @@ def test_a_generated_key_has_the_size_of_its_algorithm() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_key_is_named_by_its_own_algorithm_alone(algorithm: AlgorithmName) -> None:
     key = signing_key(algorithm)
-    named = {name for name in (*ALGORITHMS, "EdDSA", "none", None) if key.is_named(name)}
+    names = (*ALGORITHMS, "EdDSA", "Ed448", "none", None, [])
+    named = {name for name in names if key.is_named(name)}
     assert named == ({"Ed25519", "EdDSA"} if algorithm == "Ed25519" else {algorithm})
