@@ -82,8 +82,11 @@ class Shape:
         )
 
 
-def at(provider: Provider, tenant: str = "", **options: Any) -> Callable[..., ExternalIssuer]:
-    return partial(ExternalIssuer, provider, tenant, **options)
+def row(
+    provider: Provider, tenant: str = "", *, person: bool = True, claim: str = "aud", **options: Any
+) -> Shape:
+    """The issuer of a shape; `claim` names this application."""
+    return Shape(partial(ExternalIssuer, provider, tenant, **options), person, claim)
 
 
 # The rules of the guide for providers whose tokens `Provider.OIDC` takes for machines'.
@@ -106,198 +109,152 @@ def is_user_of_iap(claims: Mapping[str, object]) -> bool:
 
 
 ROWS: dict[str, Shape] = {
-    "Auth0": Shape(
-        at(Provider.AUTH0, "my-domain.auth0.com", audience="https://example.com/health-api")
+    "Auth0": row(Provider.AUTH0, "my-domain.auth0.com", audience="https://example.com/health-api"),
+    "Auth0, RFC 9068": row(
+        Provider.AUTH0, "rfc.eu.auth0.com", audience="https://example.com/health-api"
     ),
-    "Auth0, RFC 9068": Shape(
-        at(Provider.AUTH0, "rfc.eu.auth0.com", audience="https://example.com/health-api")
+    "Entra, access": row(Provider.ENTRA, TENANT, audience="6e74172b-be56-4843-9ff4-e66a39bb12e3"),
+    "Entra, ID": row(
+        Provider.ENTRA, TENANT, audience="6cb04018-a3f5-46a7-b995-940c78f5aef3", token="id"
     ),
-    "Entra, access": Shape(
-        at(Provider.ENTRA, TENANT, audience="6e74172b-be56-4843-9ff4-e66a39bb12e3")
+    "Okta, access": row(
+        Provider.OKTA, "https://org.okta.com/oauth2/default", audience="api://default"
     ),
-    "Entra, ID": Shape(
-        at(Provider.ENTRA, TENANT, audience="6cb04018-a3f5-46a7-b995-940c78f5aef3", token="id")
+    "Okta, ID": row(
+        Provider.OKTA,
+        "https://org.okta.com/oauth2/default",
+        audience="uAaunofWkaDJxukCFeBx",
+        token="id",
     ),
-    "Okta, access": Shape(
-        at(Provider.OKTA, "https://org.okta.com/oauth2/default", audience="api://default")
+    "Google": row(Provider.GOOGLE, audience=GOOGLE_CLIENT),
+    "Keycloak": row(Provider.KEYCLOAK, "https://sso.example.com/realms/acme", audience="tasks"),
+    "Keycloak, at+jwt": row(
+        Provider.KEYCLOAK, "https://sso.example.com/realms/other", audience="tasks"
     ),
-    "Okta, ID": Shape(
-        at(
-            Provider.OKTA,
-            "https://org.okta.com/oauth2/default",
-            audience="uAaunofWkaDJxukCFeBx",
-            token="id",
-        )
+    "Cognito, access": row(
+        Provider.COGNITO, "us-east-1_example", audience="xxxxxxxxxxxxexample", claim="client_id"
     ),
-    "Google": Shape(at(Provider.GOOGLE, audience=GOOGLE_CLIENT)),
-    "Keycloak": Shape(
-        at(Provider.KEYCLOAK, "https://sso.example.com/realms/acme", audience="tasks")
+    "Cognito, ID": row(
+        Provider.COGNITO, "us-east-1_example", audience="xxxxxxxxxxxxexample", token="id"
     ),
-    "Keycloak, at+jwt": Shape(
-        at(Provider.KEYCLOAK, "https://sso.example.com/realms/other", audience="tasks")
+    "Supabase": row(Provider.SUPABASE, "abcdefghijklmnopqrst", audience="authenticated"),
+    "Clerk": row(
+        Provider.CLERK, "clerk.your-site.com", audience="https://example.com", claim="azp"
     ),
-    "Cognito, access": Shape(
-        at(Provider.COGNITO, "us-east-1_example", audience="xxxxxxxxxxxxexample"),
-        audience="client_id",
+    "Firebase": row(Provider.FIREBASE, "my-project", audience="my-project"),
+    "PingOne": row(Provider.PINGONE, PINGONE, audience="https://api.example.com"),
+    "GitHub Actions": row(
+        Provider.GITHUB_ACTIONS, "octo-org", audience="https://api.example.com", person=False
     ),
-    "Cognito, ID": Shape(
-        at(Provider.COGNITO, "us-east-1_example", audience="xxxxxxxxxxxxexample", token="id")
+    "GitLab CI": row(
+        Provider.GITLAB_CI, "my-group", audience="https://api.example.com", person=False
     ),
-    "Supabase": Shape(at(Provider.SUPABASE, "abcdefghijklmnopqrst", audience="authenticated")),
-    "Clerk": Shape(
-        at(Provider.CLERK, "clerk.your-site.com", audience="https://example.com"), audience="azp"
+    "Kubernetes": row(
+        Provider.KUBERNETES,
+        "https://kubernetes.default.svc.cluster.local",
+        audience="https://api.example.com",
+        person=False,
     ),
-    "Firebase": Shape(at(Provider.FIREBASE, "my-project", audience="my-project")),
-    "PingOne": Shape(at(Provider.PINGONE, PINGONE, audience="https://api.example.com")),
-    "GitHub Actions": Shape(
-        at(Provider.GITHUB_ACTIONS, "octo-org", audience="https://api.example.com"),
-        interactive=False,
+    "OIDC, access": row(
+        Provider.OIDC, "https://login.example", audience="https://api.example.com", person=False
     ),
-    "GitLab CI": Shape(
-        at(Provider.GITLAB_CI, "my-group", audience="https://api.example.com"), interactive=False
+    "OIDC, ID": row(Provider.OIDC, "https://id.example", audience="s6BhdRkqt3", token="id"),
+    "Zitadel, access": row(
+        Provider.OIDC,
+        "https://acme.zitadel.cloud",
+        audience="165461388636585985",
+        token=TokenRules(kind="access", requires=("jti",)),
+        person=False,
     ),
-    "Kubernetes": Shape(
-        at(
-            Provider.KUBERNETES,
-            "https://kubernetes.default.svc.cluster.local",
-            audience="https://api.example.com",
+    "Zitadel, ID": row(
+        Provider.OIDC,
+        "https://acme.zitadel.cloud",
+        audience="165472391399309313",
+        token=TokenRules(
+            kind="id",
+            is_person=has_nonce,
+            is_kind=lambda claims: claims.keys().isdisjoint({"jti", "scope", "scp", "cid"}),
         ),
-        interactive=False,
     ),
-    "OIDC, access": Shape(
-        at(Provider.OIDC, "https://login.example", audience="https://api.example.com"),
-        interactive=False,
+    "Hydra, access": row(
+        Provider.OIDC,
+        "https://hydra.example.com/",
+        audience="https://api.example.com",
+        person=False,
     ),
-    "OIDC, ID": Shape(at(Provider.OIDC, "https://id.example", audience="s6BhdRkqt3", token="id")),
-    "Zitadel, access": Shape(
-        at(
-            Provider.OIDC,
-            "https://acme.zitadel.cloud",
-            audience="165461388636585985",
-            token=TokenRules(kind="access", requires=("jti",)),
+    "Hydra, ID": row(Provider.OIDC, "https://hydra.example.com/", audience="e1bd5be0", token="id"),
+    "Authentik, access": row(
+        Provider.OIDC,
+        "https://auth.example.com/application/o/tasks/",
+        audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
+        token=TokenRules(kind="access", requires=("azp", "uid")),
+        person=False,
+    ),
+    "Authentik, ID": row(
+        Provider.OIDC,
+        "https://auth.example.com/application/o/tasks/",
+        audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
+        token=TokenRules(
+            kind="id",
+            is_person=has_nonce,
+            is_kind=lambda claims: claims.keys().isdisjoint({"azp", "uid", "scope", "scp", "cid"}),
         ),
-        interactive=False,
     ),
-    "Zitadel, ID": Shape(
-        at(
-            Provider.OIDC,
-            "https://acme.zitadel.cloud",
-            audience="165472391399309313",
-            token=TokenRules(
-                kind="id",
-                is_person=has_nonce,
-                is_kind=lambda claims: claims.keys().isdisjoint({"jti", "scope", "scp", "cid"}),
-            ),
-        )
+    "FusionAuth, access": row(
+        Provider.OIDC,
+        "https://login.fusion.example",
+        audience="85a03867-dccf-4882-adde-1a79aeec50df",
+        person=False,
     ),
-    "Hydra, access": Shape(
-        at(Provider.OIDC, "https://hydra.example.com/", audience="https://api.example.com"),
-        interactive=False,
+    "FusionAuth, ID": row(
+        Provider.OIDC,
+        "https://login.fusion.example",
+        audience="85a03867-dccf-4882-adde-1a79aeec50df",
+        token="id",
     ),
-    "Hydra, ID": Shape(
-        at(Provider.OIDC, "https://hydra.example.com/", audience="e1bd5be0", token="id")
+    "B2C, access": row(
+        Provider.OIDC, B2C, audience="f2a76e08-93f2-4350-833c-965c02483b11", person=False
     ),
-    "Authentik, access": Shape(
-        at(
-            Provider.OIDC,
-            "https://auth.example.com/application/o/tasks/",
-            audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
-            token=TokenRules(kind="access", requires=("azp", "uid")),
+    "B2C, ID": row(Provider.OIDC, B2C, audience="e760cab2-b9a1-4c0d-86fb-ff7084abd902", token="id"),
+    "Logto, access": row(
+        Provider.OIDC, "https://acme.logto.app/oidc", audience="https://shopping.api", person=False
+    ),
+    "Logto, ID": row(
+        Provider.OIDC, "https://acme.logto.app/oidc", audience="ilmd6ve6zwk5qpz0zqg2c", token="id"
+    ),
+    "WorkOS": row(
+        Provider.OIDC,
+        "https://api.workos.com/user_management/client_01HXYZ",
+        audience="client_01HXYZ",
+        token=TokenRules(kind="session", is_person=is_session_of_workos, audience="client_id"),
+        claim="client_id",
+    ),
+    "Descope": row(
+        Provider.OIDC,
+        "https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
+        audience="https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
+        token=TokenRules(
+            kind="session", is_person=is_session_of_descope, audience="iss", fixed={"drn": "DS"}
         ),
-        interactive=False,
+        claim="iss",
     ),
-    "Authentik, ID": Shape(
-        at(
-            Provider.OIDC,
-            "https://auth.example.com/application/o/tasks/",
-            audience="EYbbQBDZjAbzhFzbVTOtsfs8sL2L8FTqMHuK2sIA",
-            token=TokenRules(
-                kind="id",
-                is_person=has_nonce,
-                is_kind=lambda claims: claims.keys().isdisjoint(
-                    {"azp", "uid", "scope", "scp", "cid"}
-                ),
-            ),
-        )
+    "Cloudflare Access": row(
+        Provider.CLOUDFLARE_ACCESS, "yourteam.cloudflareaccess.com", audience="32eafc76"
     ),
-    "FusionAuth, access": Shape(
-        at(
-            Provider.OIDC,
-            "https://login.fusion.example",
-            audience="85a03867-dccf-4882-adde-1a79aeec50df",
-        ),
-        interactive=False,
+    "Google IAP": row(
+        Provider.OIDC,
+        "https://cloud.google.com/iap",
+        audience="/projects/12345/global/backendServices/67890",
+        interactive=is_user_of_iap,
     ),
-    "FusionAuth, ID": Shape(
-        at(
-            Provider.OIDC,
-            "https://login.fusion.example",
-            audience="85a03867-dccf-4882-adde-1a79aeec50df",
-            token="id",
-        )
+    "CircleCI": row(
+        Provider.OIDC,
+        "https://oidc.circleci.com/org/3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
+        audience="3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
+        person=False,
     ),
-    "B2C, access": Shape(
-        at(Provider.OIDC, B2C, audience="f2a76e08-93f2-4350-833c-965c02483b11"), interactive=False
-    ),
-    "B2C, ID": Shape(
-        at(Provider.OIDC, B2C, audience="e760cab2-b9a1-4c0d-86fb-ff7084abd902", token="id")
-    ),
-    "Logto, access": Shape(
-        at(Provider.OIDC, "https://acme.logto.app/oidc", audience="https://shopping.api"),
-        interactive=False,
-    ),
-    "Logto, ID": Shape(
-        at(
-            Provider.OIDC,
-            "https://acme.logto.app/oidc",
-            audience="ilmd6ve6zwk5qpz0zqg2c",
-            token="id",
-        )
-    ),
-    "WorkOS": Shape(
-        at(
-            Provider.OIDC,
-            "https://api.workos.com/user_management/client_01HXYZ",
-            audience="client_01HXYZ",
-            token=TokenRules(kind="session", is_person=is_session_of_workos, audience="client_id"),
-        ),
-        audience="client_id",
-    ),
-    "Descope": Shape(
-        at(
-            Provider.OIDC,
-            "https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
-            audience="https://api.descope.com/P2abcdefghijklmnopqrstuvwxyz",
-            token=TokenRules(
-                kind="session",
-                is_person=is_session_of_descope,
-                audience="iss",
-                fixed={"drn": "DS"},
-            ),
-        ),
-        audience="iss",
-    ),
-    "Cloudflare Access": Shape(
-        at(Provider.CLOUDFLARE_ACCESS, "yourteam.cloudflareaccess.com", audience="32eafc76")
-    ),
-    "Google IAP": Shape(
-        at(
-            Provider.OIDC,
-            "https://cloud.google.com/iap",
-            audience="/projects/12345/global/backendServices/67890",
-            interactive=is_user_of_iap,
-        )
-    ),
-    "CircleCI": Shape(
-        at(
-            Provider.OIDC,
-            "https://oidc.circleci.com/org/3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
-            audience="3c1b5a3e-0f5e-4b43-9d0e-7a1c2b3d4e5f",
-        ),
-        interactive=False,
-    ),
-    "Buildkite": Shape(
-        at(Provider.BUILDKITE, "example-org", audience="https://api.example.com"), interactive=False
+    "Buildkite": row(
+        Provider.BUILDKITE, "example-org", audience="https://api.example.com", person=False
     ),
 }
 

@@ -587,11 +587,6 @@ def test_a_forked_child_has_the_keys_and_a_thread_of_its_own(provider: Provider)
         assert authenticator.authenticate(header).owner.id == "u"
 
 
-def test_an_unknown_key_id_is_token_invalid(provider: Provider) -> None:
-    with blocking(provider.url) as authenticator, refused_with("token_invalid"):
-        authenticator.authenticate([f"Bearer {issuer_token(provider.url, 'other')}"])
-
-
 # Set-ups.
 
 
