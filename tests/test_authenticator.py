@@ -636,11 +636,9 @@ class Proxy:
 
     def __init__(self, store: object, **hidden: object) -> None:
         self._store = store
-        self.names: list[str] = []
         vars(self).update(hidden)
 
     def __getattr__(self, name: str) -> Any:
-        self.names.append(name)
         return getattr(self._store, name)
 
 

@@ -75,24 +75,7 @@ REGISTER = frozenset({"recorded_leases", "record_lease", "forget_lease"})
 class ScriptedStore:
     """A memory store that records every call but those of the register, and can be made to fail or to return wrong records."""
 
-    METHODS = frozenset(
-        {
-            "find",
-            "insert",
-            "list",
-            "revoke",
-            "delete",
-            "expire",
-            "rotate",
-            "update",
-            "touch",
-            "replace_digest",
-            "list_all",
-            "list_expiring",
-            "announce_expiry",
-            *REGISTER,
-        }
-    )
+    METHODS = frozenset(name for name in vars(MemoryKeyStore) if not name.startswith("_"))
     UNRECORDED = REGISTER
 
     def __init__(self, driver: Driver) -> None:

@@ -15,6 +15,7 @@ from msk_auth.core import administration
 from msk_auth.errors import StoreUnavailable
 from msk_auth.events import KeyEvent
 from msk_auth.stores.memory import MemoryKeyStore
+from msk_auth.testing import ChangeRecorder
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -25,16 +26,9 @@ class Job:
 
     def __init__(self, make_world: Callable[..., World], **options: Any) -> None:
         self.world = make_world(**options)
-        self.changes: list[KeyEvent] = []
-        self.error: Exception | None = None
-        self.world.store.inner = MemoryKeyStore(on_change=self._on_change)
-
-    def _on_change(self, _connection: None, event: KeyEvent) -> None:
-        if self.error is not None:
-            raise self.error
-        # `on_event` is called only after the write.
-        assert event not in self.world.events
-        self.changes.append(event)
+        self.hook = ChangeRecorder()
+        self.changes = self.hook.events
+        self.world.store.inner = MemoryKeyStore(on_change=self.hook)
 
     def announce(self) -> int:
         count: int = self.world.call("announce_expiry")
@@ -267,11 +261,11 @@ def test_what_was_announced_before_a_failure_stays_so(job: Job) -> None:
 
 def test_what_the_stores_hook_refuses_is_not_announced(job: Job) -> None:
     record = job.put("k", DAY)
-    job.error = OSError("no audit log")
+    job.hook.error = OSError("no audit log")
     with pytest.raises(StoreUnavailable):
         job.announce()
     assert (job.world.store.get("k"), job.world.events) == (record, [])
-    job.error = None
+    job.hook.error = None
     assert job.announced() == [("k", 1)]
 
 

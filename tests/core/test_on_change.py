@@ -132,22 +132,6 @@ def test_a_leaked_key_is_revoked_with_each_of_its_places(audited: Audited) -> No
     assert audited.world.events == [KeyEvent("leaked", NOW, first, location=THERE)]
 
 
-def test_of_a_forgotten_owner_each_key_is_a_change(audited: Audited) -> None:
-    world = audited.world
-    active, ended = world.create().record.id, world.create().record.id
-    world.call("revoke_key", world.login(), ended)
-    world.clock.advance(SECOND)
-    assert audited.call("forget_owner", "ann") == 1
-    at, get = NOW + SECOND, world.store.get
-    expected = {
-        KeyEvent("revoked", at, get(active), cause="forgotten"),
-        KeyEvent("deleted", at, get(ended)),
-    }
-    assert set(audited.changes) == expected == set(world.events)
-    assert audited.call("forget_owner", "ann") == 0
-    assert audited.changes == []
-
-
 def test_a_key_that_its_owner_revokes_meanwhile_is_not_revoked_by_forgetting(
     audited: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
