@@ -395,6 +395,7 @@ def test_within_its_lease_a_verification_is_used_again(make_world: MakeWorld) ->
     world.forget_calls()
     first = world.enter(key)
     assert world.store.calls == ["recorded_leases", "record_lease", "find"]
+    assert [each.duration for each in world.store.inner.recorded_leases()] == [LEASE]
     world.clock.advance(LEASE - timedelta(microseconds=1))
     assert world.enter(key) is first
     assert world.store.calls == ["recorded_leases", "record_lease", "find"]

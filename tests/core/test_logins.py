@@ -479,6 +479,7 @@ def test_a_lease_on_a_login_ends_with_the_lease_and_with_its_session(
 
 
 def test_spellings_of_one_login_evict_no_entry_of_another_credential(
+    make_world: MakeWorld,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("msk_auth.leases.MAX_ENTRIES", 80)
@@ -488,7 +489,7 @@ def test_spellings_of_one_login_evict_no_entry_of_another_credential(
         name = credential.replace("~", "")
         return Login(name, valid_until=NOW + HOUR) if name in ("ann", "bob") else None
 
-    world = World("sync", logins=[lenient], lease=LEASE, on_event=None)
+    world = make_world(logins=[lenient], lease=LEASE, on_event=None)
     others = ["bob", *(world.create().value.reveal() for _ in range(5)), token(), token(jti="2")]
     for credential in others:
         world.enter(credential)
