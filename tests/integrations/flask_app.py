@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from anyio import to_thread
 from flask import Blueprint, Flask, Response
@@ -17,6 +17,7 @@ from tests.contract.adapter import (
     lines_blocking,
     revoke_blocking,
 )
+from werkzeug.test import run_wsgi_app
 
 from msk_auth import Authenticator, require
 from msk_auth.errors import TooManyAttempts
@@ -29,7 +30,7 @@ def flask_app(
     authenticator: Authenticator[User],
     *,
     late: bool = False,
-    extend: Callable[[Flask], Routes] | None = None,
+    extend: Callable[[Flask], PlainRoutes] | None = None,
     **options: Any,
 ) -> WsgiBridge:
     """The application.
@@ -47,7 +48,7 @@ def flask_app(
     some = auth.key_routes(url_prefix="/api/own-keys", operations=["create_key", "revoke_key"])
     app.register_blueprint(some, name="own_keys")
     app.register_blueprint(auth.admin_key_routes("admin:config", max_age=MAX_AGE))
-    routes: Routes = PlainRoutes() if extend is None else extend(app)
+    routes: PlainRoutes = PlainRoutes() if extend is None else extend(app)
     plain = routes.blueprint("plain")
 
     def describing() -> Callable[..., dict[str, Any]]:
@@ -133,24 +134,8 @@ def flask_app(
     return WsgiBridge(app)
 
 
-class Routes(Protocol):
-    """The way in which an application adds its routes."""
-
-    def blueprint(self, name: str) -> Blueprint:
-        """A new blueprint."""
-        ...
-
-    def add(self, blueprint: Blueprint, rule: str, **views: Callable[..., Any]) -> None:
-        """Add a route, with a view for each of its methods."""
-        ...
-
-    def register(self, app: Flask, blueprint: Blueprint) -> None:
-        """Register a blueprint with all of its routes."""
-        ...
-
-
 class PlainRoutes:
-    """Those of Flask itself."""
+    """How an application adds its routes: with Flask itself. `add` takes a view for each method of a route."""
 
     def blueprint(self, name: str) -> Blueprint:
         return Blueprint(name, __name__)
@@ -193,50 +178,32 @@ class WsgiBridge:
             if not message["more_body"]:
                 break
         made = environ(scope, Input(body, broken), length)
-        status, headers, content = await to_thread.run_sync(self.call, made)
+        # What a worker thread of a server does.
+        content, status, headers = await to_thread.run_sync(run_wsgi_app, self.app, made, True)
         raw = [(name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers]
         code = int(status.split()[0])
         await send({"type": "http.response.start", "status": code, "headers": raw})
-        await send({"type": "http.response.body", "body": content})
-
-    def call(self, made: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
-        """What a worker thread of a server does."""
-        started: list[Any] = []
-
-        def start_response(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Any:
-            started[:] = [status, headers]
-
-        answer = self.app(made, start_response)
-        try:
-            content = b"".join(answer)
-        finally:
-            close: Callable[[], None] = getattr(answer, "close", lambda: None)
-            close()
-        status, headers = started
-        return status, headers, content
+        await send({"type": "http.response.body", "body": b"".join(content)})
 
 
-class Input(io.BytesIO):
+class Input(io.RawIOBase):
     """A body as a server hands it on, which may raise at its end."""
 
     def __init__(self, body: bytes, broken: Exception | None) -> None:
-        super().__init__(body)
+        self._body = io.BytesIO(body)
         self._broken = broken
 
+    def readable(self) -> bool:
+        return True
+
     def readinto(self, buffer: Any) -> int:
-        count = super().readinto(buffer)
+        count = self._body.readinto(buffer)
         if count == 0 and self._broken is not None:
             raise self._broken
         return count
 
-    def read(self, size: int | None = -1) -> bytes:
-        data = super().read(size)
-        if not data and self._broken is not None:
-            raise self._broken
-        return data
 
-
-def environ(scope: dict[str, Any], body: io.BytesIO, length: int) -> dict[str, Any]:
+def environ(scope: dict[str, Any], body: Input, length: int) -> dict[str, Any]:
     """The environment of PEP 3333; several headers of one name are joined as servers do."""
     root = scope["root_path"].rstrip("/")
     made: dict[str, Any] = {

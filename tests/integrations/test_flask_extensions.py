@@ -15,7 +15,7 @@ from flask.views import MethodView
 from tests.contract.adapter import CASES, make_world
 from tests.contract.adapter_contract import check_all
 from tests.integrations.adapters import Driver
-from tests.integrations.flask_app import PlainRoutes, Routes, flask_app, name_of
+from tests.integrations.flask_app import PlainRoutes, flask_app, name_of
 from tests.integrations.flask_site import Site
 from werkzeug.exceptions import HTTPException
 
@@ -81,7 +81,7 @@ class Smorest(PlainRoutes):
 REPLACING: dict[str, Callable[..., Restful]] = {"restful": Restful, "restx": Restx}
 """Those that replace the application's handling of errors."""
 
-EXTENSIONS: dict[str, Callable[[Flask], Routes]] = {**REPLACING, "smorest": Smorest}
+EXTENSIONS: dict[str, Callable[[Flask], PlainRoutes]] = {**REPLACING, "smorest": Smorest}
 
 
 # Extensions change how an error leaves a view, and not how headers and bodies are read.
