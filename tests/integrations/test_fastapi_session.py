@@ -173,13 +173,6 @@ async def test_a_client_chooses_no_session(site: Site) -> None:
         assert "session" not in {one["name"] for one in operation.get("parameters", [])}
 
 
-async def test_the_document_names_the_permissions(site: Site) -> None:
-    reply = await send(site.app, "GET", b"/openapi.json")
-    operation = reply.json["paths"]["/me"]["get"]
-    assert {"Login", "ApiKey"} == {name for each in operation["security"] for name in each}
-    assert "parameters" not in operation
-
-
 async def test_an_adapter_that_gets_its_authenticator_later(make_site: Callable[..., Site]) -> None:
     site = make_site()
     auth: FastAPIAuth[None] = FastAPIAuth(session=site.get_session)

@@ -98,7 +98,10 @@ class TestDeclarations:
         self, site: Site, handler: Any
     ) -> None:
         for wrap in (lambda each: each, lambda each: Router("/api", route_handlers=[each])):
-            with pytest.raises(ConfigurationError, match=r"declares no policy\. Give it guards="):
+            with pytest.raises(
+                ConfigurationError,
+                match=r"declares no policy\. .*, write LitestarAuth\(…, paths=\{'/",
+            ):
                 site.app(wrap(handler))
         app = site.app()
         with pytest.raises(ConfigurationError, match="declares no policy"):

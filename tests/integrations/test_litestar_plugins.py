@@ -87,17 +87,6 @@ class TestTheDefault:
         assert await status(app, world, "/open/silent") == 200
         assert await status(app, world, "/closed/silent", "key") == 200
 
-    async def test_it_stands_in_the_document(self, world: World) -> None:
-        auth = LitestarAuth(world.authenticator, default=require("tasks:read"))
-        document = application(auth, silent, openapi_config=openapi()).openapi_schema.to_schema()
-        assert document["paths"]["/silent"]["get"]["security"]
-        assert "401" in document["paths"]["/silent"]["get"]["responses"]
-
-    async def test_a_handler_that_is_registered_later_is_guarded_too(self, world: World) -> None:
-        app = application(LitestarAuth(world.authenticator, default=require()))
-        app.register(silent)
-        assert await status(app, world, "/silent") == 401
-
 
 class TestTheMarkOfLitestarsOwnAuthentication:
     @pytest.mark.parametrize("value", [True, False, None, "yes", 1])
@@ -309,10 +298,6 @@ class TestPaths:
             LitestarAuth(world.authenticator, paths={"/a": wrong})
         with pytest.raises(ConfigurationError, match="default is not a policy"):
             LitestarAuth(world.authenticator, default=wrong)
-
-    async def test_the_error_of_a_silent_handler_names_them(self, world: World) -> None:
-        with pytest.raises(ConfigurationError, match=r"write LitestarAuth\(…, paths=\{'/silent'"):
-            application(LitestarAuth(world.authenticator), silent)
 
 
 class TestARootGuard:

@@ -24,8 +24,8 @@ from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
 from tests.integrations.test_websockets import DENIAL, connect
 
-from msk_auth import any_credential, require, require_interactive
-from msk_auth.errors import ConfigurationError, CredentialsMissing, Problem, TooManyAttempts
+from msk_auth import any_credential
+from msk_auth.errors import ConfigurationError, Problem, TooManyAttempts
 from msk_auth.http.answers import Answer, ProblemRenderer
 from msk_auth.integrations.starlette import StarletteAuth
 
@@ -49,20 +49,6 @@ async def ok(request: Request) -> Response:
 
 class TestRefusals:
     """A guard raises, and the application's own handlers and decorators see what it raised."""
-
-    async def test_a_handler_of_the_application_comes_first(
-        self, auth: StarletteAuth[User]
-    ) -> None:
-        async def on_refused(request: Request, error: Exception) -> Response:
-            return JSONResponse({"mine": type(error).__name__}, 418)
-
-        for kind in (CredentialsMissing, Problem):
-            app = Starlette(
-                routes=[Route("/", auth.require()(ok))], exception_handlers={kind: on_refused}
-            )
-            auth.install(app, errors="all")
-            reply = await send(app, "GET", b"/")
-            assert (reply.status, reply.json) == (418, {"mine": "CredentialsMissing"})
 
     async def test_a_decorator_around_a_guard_sees_the_problem(
         self, auth: StarletteAuth[User], world: World
@@ -145,18 +131,8 @@ async def test_a_guard_in_a_router_without_an_application_refuses(
 
 
 class TestDecorators:
-    async def test_carry_their_policy_and_the_name_of_the_endpoint(
-        self, auth: StarletteAuth[User]
-    ) -> None:
-        guarded: Any = auth.require("tasks:read")(ok)
-        assert guarded.msk_auth_policies == (require("tasks:read"),)
-        assert guarded.__name__ == "ok"
-        assert auth.require_interactive("a")(ok).msk_auth_policies == (require_interactive("a"),)  # type: ignore[attr-defined]
-        for route in auth.key_routes():
-            assert route.endpoint.msk_auth_policies in {
-                (any_credential(),),
-                (require_interactive(),),
-            }  # type: ignore[attr-defined]
+    async def test_keep_the_name_of_the_endpoint(self, auth: StarletteAuth[User]) -> None:
+        assert auth.require("tasks:read")(ok).__name__ == "ok"  # type: ignore[attr-defined]
 
     async def test_a_sync_endpoint_runs_in_a_thread_and_its_guard_does_not(
         self, auth: StarletteAuth[User], world: World, monkeypatch: pytest.MonkeyPatch
