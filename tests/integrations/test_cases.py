@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,7 +22,7 @@ from tests.contract.adapter import (
     make_world,
 )
 from tests.contract.adapter_contract import check
-from tests.contract.case import bearer, by_request
+from tests.contract.case import bearer
 from tests.integrations.adapters import ADAPTERS, EITHER_WAY, Driver, application
 
 from msk_auth.testing import BackgroundLoop
@@ -101,7 +102,10 @@ def changed(loop: BackgroundLoop) -> Circle:
     return Circle(loop, lease=timedelta(seconds=1))
 
 
-REQUESTS = by_request(CASES)
+# By method and the plain beginning of the path: a test for each request would take longer than the request.
+ROUTES: dict[str, list[Case]] = {}
+for each in CASES:
+    ROUTES.setdefault(re.split(r"[^\w /-]", each.request)[0][:30], []).append(each)
 # One case for each answer of a request line. Late adapters and leases change how a guard gets its answer, and not how
 # headers and bodies are read.
 ONE_FOR_EACH = {
@@ -109,12 +113,10 @@ ONE_FOR_EACH = {
 }
 
 
-@pytest.mark.parametrize("request_line", REQUESTS, ids=ascii)
-def test_every_adapter_gives_the_same_answer(
-    request_line: str, circle: Circle, late: Circle
-) -> None:
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_adapter_gives_the_same_answer(route: str, circle: Circle, late: Circle) -> None:
     names = ("www-authenticate", "content-type", "cache-control", "retry-after")
-    for each in REQUESTS[request_line]:
+    for each in ROUTES[route]:
         answers = set()
         replies = circle.check(each)
         if each in ONE_FOR_EACH:
@@ -125,8 +127,8 @@ def test_every_adapter_gives_the_same_answer(
         assert len(answers) == 1, (each.name, answers)
 
 
-# The grammar of the header.
-AS_EVER = [case for case in CASES if case.request == "GET /me" and "X-API-Key" not in case.name]
+# How `Authorization` is read does not change.
+AS_EVER = [case for case in CASES if case in ONE_FOR_EACH and case.request == "GET /me"]
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +138,13 @@ def with_header(loop: BackgroundLoop) -> tuple[Circle, Circle]:
     return Circle(loop, header=header), Circle(loop, timedelta(seconds=1), late=True, header=header)
 
 
-@pytest.mark.parametrize("case", KEY_HEADER_CASES, ids=ascii)
 def test_every_adapter_takes_a_key_in_a_header_of_its_own(
-    case: Case, with_header: tuple[Circle, Circle]
+    with_header: tuple[Circle, Circle],
 ) -> None:
-    for circle in with_header:
-        bodies = {reply.body for reply in circle.check(case)}
-        assert len(bodies) == 1 or case.code is None
+    for case in KEY_HEADER_CASES:
+        for circle in with_header:
+            bodies = {reply.body for reply in circle.check(case)}
+            assert len(bodies) == 1 or case.code is None, case.name
 
 
 def test_what_authorization_holds_is_answered_as_ever(with_header: tuple[Circle, Circle]) -> None:
