@@ -3,7 +3,6 @@
 # No `from __future__ import annotations`: the frameworks read the annotations of local names.
 
 from datetime import timedelta
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -307,37 +306,6 @@ def test_whether_a_page_of_the_same_origin_sent_a_request(
     assert is_same_origin(sent, scheme) is own
 
 
-async def test_without_functions_nothing_is_made_for_them(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-
-    def count(owner: type, attribute: str) -> None:
-        original = getattr(owner, attribute)
-
-        def counted(*args: Any, **more: Any) -> Any:
-            made.append(attribute)
-            return original(*args, **more)
-
-        monkeypatch.setattr(owner, attribute, counted)
-
-    count(LoginSources, "ask")
-    if name in WITH_WEBSOCKETS:
-        module = import_module(f"msk_auth.integrations.{name}")
-        # The request or websocket that the functions take.
-        (adapter,) = (each for each in module.__all__ if each.endswith("Auth"))
-        count(getattr(module, adapter), "_connection")
-    site = Site(name)
-    assert (await site.send("GET /me", "alice"))[0] == 200
-    assert set(made) == ({"ask", "_connection"} if name in WITH_WEBSOCKETS else {"ask"})
-    made.clear()
-    site.app = application(name, site.world)
-    key = (b"authorization", f"Bearer {site.world.names['key']}".encode())
-    assert (await site.send("GET /me", "alice", key))[0] == 200
-    assert await site.send("GET /me", "alice") == (401, "credentials_missing")
-    assert made == []
-
-
 @pytest.mark.skipif("litestar" not in WITH_WEBSOCKETS, reason="Litestar is not installed")
 @pytest.mark.parametrize("layer", ["app", "handler", "later plugin"])
 async def test_litestar_asks_after_the_middleware_that_makes_the_session(layer: str) -> None:
@@ -409,24 +377,3 @@ async def test_flask_reads_its_own_session() -> None:
     assert browser.get("/me").json["code"] == "credentials_missing"
     browser.post("/sign-in")
     assert browser.get("/me").json["owner"] == "alice"
-
-
-@pytest.mark.skipif(find_spec("flask") is None, reason="Flask is not installed")
-def test_logins_of_one_blueprint() -> None:
-    from flask import Blueprint, Flask
-
-    from msk_auth.integrations.flask import FlaskAuth
-
-    app = Flask(__name__)
-    auth = FlaskAuth(
-        make_world().blocking,
-        app,
-        logins=[lambda request: Login("alice") if request.blueprint == "pages" else None],
-    )
-    for name in ("pages", "api"):
-        blueprint = Blueprint(name, __name__, url_prefix=f"/{name}")
-        blueprint.get("/me")(auth.require()(lambda: describe(auth.current_principal)))
-        app.register_blueprint(blueprint)
-    browser = app.test_client()
-    assert browser.get("/pages/me").json["owner"] == "alice"
-    assert browser.get("/api/me").json["code"] == "credentials_missing"
