@@ -17,6 +17,7 @@ from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
 SNIPPETS = Path(__file__).parents[1] / "docs" / "snippets"
 ANN = Owner("ann", frozenset({"tasks:read"}), "Ann")
+BY_ANN = local_principal(ANN, at=datetime.now(UTC), interactive=True)
 OPTIONAL = {
     "argon2": ["msk_auth.argon2"],
     "fastapi": ["msk_auth.integrations.fastapi"],
@@ -32,15 +33,15 @@ async def find_owner(_: str) -> Owner[str]:
     return ANN
 
 
-def check_none() -> None:
-    for module in ("msk_auth.cli", "msk_auth.leaks"):
-        importlib.import_module(module)
-    authenticator = Authenticator(MemoryKeyStore(), find_owner=lambda _: ANN)
-    created = authenticator.create_key(
-        local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
-    )
+def check_keys(authenticator: Authenticator[str]) -> None:
+    created = authenticator.create_key(BY_ANN, name="ci")
     principal: Principal[str] = authenticator.authenticate([f"Bearer {created.value.reveal()}"])
     assert principal.user == "Ann"
+
+
+def check_none() -> None:
+    importlib.import_module("msk_auth.cli")
+    check_keys(Authenticator(MemoryKeyStore(), find_owner=lambda _: ANN))
 
 
 def check_argon2() -> None:
@@ -56,11 +57,7 @@ def check_sqlalchemy() -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = create_engine(f"sqlite:///{Path(folder) / 'keys.sqlite3'}")
         upgrade(engine)
-        authenticator = Authenticator(SQLAlchemyKeyStore(engine), find_owner=lambda _: ANN)
-        created = authenticator.create_key(
-            local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
-        )
-        authenticator.authenticate([f"Bearer {created.value.reveal()}"])
+        check_keys(Authenticator(SQLAlchemyKeyStore(engine), find_owner=lambda _: ANN))
         engine.dispose()
 
 
@@ -88,9 +85,7 @@ async def ask(app: Any, key: str | None) -> int:
 
 
 async def check_asgi(app: Any, authenticator: AsyncAuthenticator[str]) -> None:
-    created = await authenticator.create_key(
-        local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
-    )
+    created = await authenticator.create_key(BY_ANN, name="ci")
     assert await ask(app, None) == 401
     assert await ask(app, created.value.reveal()) == 200
     await authenticator.revoke_presented_key(created.value.reveal())
@@ -137,9 +132,7 @@ def check_mcp() -> None:
 
 def check_flask() -> None:
     app, auth = snippet("flask")
-    created = auth.authenticator.create_key(
-        local_principal(ANN, at=datetime.now(UTC), interactive=True), name="ci"
-    )
+    created = auth.authenticator.create_key(BY_ANN, name="ci")
     client = app.test_client()
     assert client.get("/tasks").status_code == 401
     headers = {"Authorization": f"Bearer {created.value.reveal()}"}
