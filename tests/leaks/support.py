@@ -6,28 +6,18 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tests.contract.adapter import make_world
 
-from msk_auth import (
-    ApiKey,
-    AsyncAuthenticator,
-    Authenticator,
-    Owner,
-    local_principal,
-)
+from msk_auth import ApiKey
 from msk_auth._async.leaks import AsyncLeakReceiver
 from msk_auth._sync.leaks import LeakReceiver
-from msk_auth.events import Event
-from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
-from msk_auth.testing import FrozenClock
 
-ANN = Owner("ann", frozenset({"tasks:read"}), "Ann")
 TYPE = "example_api_key"
 
 
@@ -76,47 +66,34 @@ def match(token: str, url: object = "https://github.com/o/r/blob/1/.env") -> dic
 
 
 class World:
-    """A receiver of either kind, called in the same way: each method blocks and returns."""
+    """A receiver of either kind, called in the same way: each method blocks and returns.
 
-    def __init__(self, driver: str, now: datetime) -> None:
-        self.clock = FrozenClock(now)
-        self.events: list[Event] = []
+    Attributes:
+        key: The value of a key that is active.
+        keys: The store that the receiver writes to.
+    """
+
+    def __init__(self, driver: str) -> None:
+        world = make_world()
+        self.clock, self.events = world.clock, world.events
+        self.key, self._key_id = world.names["key"], world.names["key_id"]
+        self._blocking = world.store.blocking
         self.fetches: list[bytes | BaseException] = []
         self.fetched = 0
-        self.store = MemoryKeyStore()
         self._runner = asyncio.Runner() if driver == "async" else None
-        self.blocking: Authenticator[str] = Authenticator(
-            self.store,
-            find_owner=lambda _: ANN,
-            on_event=self.events.append,
-            clock=self.clock,
-        )
+        self.keys: Any = self._blocking if driver == "sync" else world.store
         self.start: Callable[..., Any] = (
-            partial(LeakReceiver().receive, self.blocking, self._fetch)
+            partial(LeakReceiver().receive, world.blocking, self._fetch)
             if driver == "sync"
-            else partial(AsyncLeakReceiver().receive, self._asynchronous(), self._await)
+            else partial(AsyncLeakReceiver().receive, world.authenticator, self._await)
         )
 
-    def _asynchronous(self) -> AsyncAuthenticator[str]:
-        async def find_owner(_: str) -> Owner[str]:
-            return ANN
-
-        blocking = self.store
-
-        class SameKeys(AsyncMemoryKeyStore):
-            """The keys of the blocking store."""
-
-            async def find(self, key_id: str) -> ApiKey | None:
-                return blocking.find(key_id)
-
-            async def revoke(self, *args: Any, **options: Any) -> ApiKey | None:
-                return blocking.revoke(*args, **options)
-
-        store = SameKeys()
-        store._records = blocking._records
-        return AsyncAuthenticator(
-            store, find_owner=find_owner, on_event=self.events.append, clock=self.clock
-        )
+    @property
+    def record(self) -> ApiKey:
+        """What is stored of the key."""
+        record = self._blocking.find(self._key_id)
+        assert record is not None
+        return record
 
     def _fetch(self) -> bytes:
         self.fetched += 1
@@ -129,14 +106,6 @@ class World:
         # Others come in between.
         await asyncio.sleep(0)
         return self._fetch()
-
-    def create(self) -> tuple[str, str]:
-        """The id and the value of a fresh key."""
-        created = self.blocking.create_key(
-            local_principal(ANN, at=self.clock.now(), interactive=True), name="ci"
-        )
-        self.events.clear()
-        return created.record.id, created.value.reveal()
 
     def receive(
         self, body: bytes, identifier: str | None, signature: str | None

@@ -7,12 +7,13 @@ import base64
 import hashlib
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import refused_with
+from tests.contract.adapter import START
 from tests.forked import in_child
 from tests.leaks.support import Reporter, World, match, other_kinds, report
 
@@ -30,14 +31,13 @@ from msk_auth.errors import Forbidden, StoreUnavailable
 from msk_auth.events import KeyEvent, LeakLocation
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
-NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 GITHUB = Reporter("k1", "k2")
 
 
 @pytest.fixture(params=["sync", "async"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with closing(World(request.param, NOW)) as world:
+    with closing(World(request.param)) as world:
         world.fetches = [GITHUB.document()]
         yield world
 
@@ -51,7 +51,7 @@ def sha256(text: str) -> str:
 
 
 def test_a_leaked_key_is_revoked_and_its_event_has_the_location(world: World) -> None:
-    key_id, key = world.create()
+    key = world.key
     unknown = KeyFormat().generate().reveal()
     place = f"https://github.com/o/r/blob/1/{key}.env?token={key}#L1"
     labels = send(world, report(match(key, place), match(unknown), match("no key")))
@@ -64,14 +64,12 @@ def test_a_leaked_key_is_revoked_and_its_event_has_the_location(world: World) ->
             "label": "false_positive",
         },
     ]
-    record = world.store.find(key_id)
-    assert record is not None
-    assert record.revoked_at == NOW
+    assert world.record.revoked_at == START
     assert world.events == [
         KeyEvent(
             "leaked",
-            NOW,
-            record,
+            START,
+            world.record,
             location=LeakLocation("github", "commit", "https://github.com/o/r/blob/1/***.env"),
         )
     ]
@@ -79,12 +77,11 @@ def test_a_leaked_key_is_revoked_and_its_event_has_the_location(world: World) ->
 
 
 def test_a_report_that_comes_again_does_no_more(world: World) -> None:
-    _, key = world.create()
-    body = report(match(key))
+    body = report(match(world.key))
     first = send(world, body)
     world.clock.advance(SECOND)
     assert send(world, body) == first
-    assert [event.record.revoked_at for event in world.events] == [NOW, NOW]  # type: ignore[union-attr]
+    assert [event.record.revoked_at for event in world.events] == [START, START]  # type: ignore[union-attr]
     assert world.fetched == 1
 
 
@@ -125,15 +122,14 @@ def test_a_report_that_is_not_signed_is_refused(
     world: World, identifier: str | None, signature: str | None
 ) -> None:
     """ASVS 5.0, 4.1.5: a message is checked by its signature, and nothing is done before."""
-    key_id, key = world.create()
     with refused_with("signature_invalid") as refused:
         world.receive(BODY, identifier, signature)
     assert (refused.value.status, refused.value.code) == (403, "signature_invalid")
     assert refused.value.challenge() is None
-    body = report(match(key))
+    body = report(match(world.key))
     with refused_with("signature_invalid"):
         world.receive(body, identifier, signature)
-    assert world.store.find(key_id).revoked_at is None  # type: ignore[union-attr]
+    assert world.record.revoked_at is None
     assert world.events == []
 
 
@@ -269,10 +265,9 @@ def test_reports_that_come_together_share_one_fetch(world: World) -> None:
 def test_a_failing_store_is_not_reported_as_success(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, key = world.create()
-    monkeypatch.setattr(type(world.store), "revoke", lambda *_args, **_more: 1 / 0)
+    monkeypatch.setattr(type(world.keys), "revoke", lambda *_args, **_more: 1 / 0)
     with pytest.raises(StoreUnavailable):
-        send(world, report(match(key)))
+        send(world, report(match(world.key)))
     assert world.events == []
 
 
