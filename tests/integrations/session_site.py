@@ -110,7 +110,7 @@ class Site:
         if awaits:
             self.async_engine = create_async(engine.url.set(drivername="sqlite+aiosqlite"))
             event.listen(self.async_engine.sync_engine, "before_cursor_execute", self._note)
-        self.given = self._async_authenticator(lease) if awaits else self._authenticator(lease)
+        self.given = self._authenticator(lease)
         self.auth: Any = None
         self.app: Any = None
         self.get_session: Any = None
@@ -121,23 +121,20 @@ class Site:
             self.queries.append(statement)
 
     def _authenticator(self, lease: timedelta | None) -> Any:
-        new_session = sessionmaker(self.engine)
-        return Authenticator(
-            MemoryKeyStore(),
-            find_owner=Users(load_user, owner_of, new_session),
-            find_external_owner=Users(load_external, owner_of, new_session),
-            issuers=[StubIssuer()],
-            logins=[find_login],
-            lease=lease,
-            clock=self.clock,
-        )
-
-    def _async_authenticator(self, lease: timedelta | None) -> Any:
-        new_session = async_sessionmaker(self.async_engine)
-        return AsyncAuthenticator(
-            AsyncMemoryKeyStore(),
-            find_owner=AsyncUsers(load_user_async, owner_of, new_session),
-            find_external_owner=AsyncUsers(load_external_async, owner_of, new_session),
+        make: Any = Authenticator
+        users: Any = Users
+        store: Any = MemoryKeyStore
+        sessions: Any = sessionmaker(self.engine)
+        loaders: Any = load_user, load_external
+        if self.async_engine is not None:
+            make, users, store = AsyncAuthenticator, AsyncUsers, AsyncMemoryKeyStore
+            sessions = async_sessionmaker(self.async_engine)
+            loaders = load_user_async, load_external_async
+        by_id, by_identity = (users(load, owner_of, sessions) for load in loaders)
+        return make(
+            store(),
+            find_owner=by_id,
+            find_external_owner=by_identity,
             issuers=[StubIssuer()],
             logins=[find_login],
             lease=lease,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from tests.core.support import external_token
-from tests.integrations.adapters import ADAPTERS
+from tests.integrations.adapters import ADAPTERS, adapter_of
 from tests.integrations.session_site import Site, User, load_user, owner_of
 
 from msk_auth import Authenticator, Users
@@ -59,11 +57,15 @@ def site(make_site: Callable[..., Site]) -> Site:
 @with_every_site
 async def test_one_query_per_request(site: Site) -> None:
     key, login = [await site.credential(kind, "ada") for kind in ("key", "login")]
-    for n, credential in enumerate([key, key, login, login], 1):
+    for n, credential in enumerate([key, key, login, login, external_token()], 1):
         reply = await site.get("/me", credential)
         assert reply.json == {"name": "Ada", "attached": True}
         assert len(site.queries) == n
         assert len(site.sessions) == n
+    # A guard alone makes one, too.
+    site.queries.clear()
+    assert (await site.get("/principal", key)).json == {"id": "ada", "user": None}
+    assert len(site.queries) == 1
 
 
 @with_every_site
@@ -80,20 +82,6 @@ async def test_one_query_per_request_under_a_lease(
         reply = await site.get("/me", credential)
         assert reply.json == {"name": "Ada", "attached": True}
         assert len(site.queries) == n
-
-
-@with_every_site
-async def test_an_external_identity_is_found_in_the_session(site: Site) -> None:
-    reply = await site.get("/me", external_token())
-    assert reply.json == {"name": "Ada", "attached": True}
-    assert (len(site.queries), len(site.sessions)) == (1, 1)
-
-
-@with_every_site
-async def test_a_guard_alone_makes_one_query(site: Site) -> None:
-    credential = await site.key("ada")
-    assert (await site.get("/principal", credential)).json == {"id": "ada", "user": None}
-    assert len(site.queries) == 1
 
 
 @with_every_site
@@ -196,38 +184,25 @@ async def test_a_session_that_cannot_be_found_refuses_the_request(site: Site) ->
     assert reply.header("retry-after") is not None
 
 
-CLASSES = {
-    "fastapi": "FastAPIAuth",
-    "flask": "FlaskAuth",
-    "litestar": "LitestarAuth",
-    "starlette": "StarletteAuth",
-}
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_users_without_a_session(adapter: str) -> None:
+    # FastAPI and Litestar read the type of the user from the handler.
+    given = [] if adapter in {"fastapi", "litestar"} else [users()]
+    with pytest.raises(ConfigurationError, match=r"session=…"):
+        adapter_of(adapter).user(*given)
 
 
-class TestSetUpsThatCannotWork:
-    @pytest.fixture(params=ADAPTERS)
-    @classmethod
-    def make_auth(cls, request: pytest.FixtureRequest) -> Any:
-        module = importlib.import_module(f"msk_auth.integrations.{request.param}")
-        return getattr(module, CLASSES[request.param])
+def test_other_users_than_those_of_the_authenticator() -> None:
+    authenticator = Authenticator(MemoryKeyStore(), find_owner=users())
+    with pytest.raises(ConfigurationError, match=r"find_owner=Users\(load_user"):
+        users_of(authenticator, users())
 
-    def test_users_without_a_session(self, make_auth: Any) -> None:
-        # FastAPI and Litestar read the type of the user from the handler.
-        given = [] if make_auth.__name__ in {"FastAPIAuth", "LitestarAuth"} else [users()]
-        with pytest.raises(ConfigurationError, match=r"session=…"):
-            make_auth().user(*given)
 
-    def test_other_users_than_those_of_the_authenticator(self) -> None:
-        authenticator = Authenticator(MemoryKeyStore(), find_owner=users())
-        with pytest.raises(ConfigurationError, match=r"find_owner=Users\(load_user"):
-            users_of(authenticator, users())
-
-    def test_a_session_without_users(self, make_auth: Any) -> None:
-        authenticator: Authenticator[None] = Authenticator(
-            MemoryKeyStore(), find_owner=lambda _: None
-        )
-        with pytest.raises(ConfigurationError, match="find_owner=Users"):
-            make_auth(authenticator, session=lambda *_: None)
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_a_session_without_users(adapter: str) -> None:
+    authenticator: Authenticator[None] = Authenticator(MemoryKeyStore(), find_owner=lambda _: None)
+    with pytest.raises(ConfigurationError, match="find_owner=Users"):
+        adapter_of(adapter, authenticator, session=lambda *_: None)
 
 
 def users() -> Users[Session, str, User, None]:

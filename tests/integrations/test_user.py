@@ -221,6 +221,8 @@ async def test_it_is_loaded_once_per_request(site: Site, credential: str) -> Non
         reply = await site.get("/me", credential)
         assert reply.json == {"name": "Alice of the application", "same": True}
         assert site.accounts.loaded == ["alice"] * n
+    reply = await site.get("/run", credential)
+    assert (reply.status, reply.json["name"]) == (200, "Alice of the application")
 
 
 @pytest.mark.parametrize(
@@ -262,11 +264,6 @@ async def test_nobody_is_loaded_for_a_refused_request(
 ) -> None:
     assert (await site.get(path, credential)).status == status
     assert site.accounts.loaded == []
-
-
-async def test_it_is_there_behind_a_guard_with_permissions(site: Site) -> None:
-    reply = await site.get("/run", "jwt")
-    assert (reply.status, reply.json["name"]) == (200, "Alice of the application")
 
 
 class TestLoadersThatCannotWork:
