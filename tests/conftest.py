@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from tests.core.support import World
+from tests.core.support import MakeWorld, World
 
 
 @pytest.fixture(params=["sync", "async"])
-def make_world(request: pytest.FixtureRequest) -> Iterator[Callable[..., World]]:
+def make_world(request: pytest.FixtureRequest) -> Iterator[MakeWorld]:
     """Makes worlds of each driver."""
     with ExitStack() as worlds:
         yield lambda **options: worlds.enter_context(closing(World(request.param, **options)))

@@ -15,7 +15,7 @@ import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tests.cases import case, refused_with
-from tests.core.support import NOW, SECOND, SECRET, FrozenClock, World, token
+from tests.core.support import NOW, SECOND, SECRET, FrozenClock, MakeWorld, World, token
 from tests.forked import in_child
 
 from msk_auth import (
@@ -34,7 +34,6 @@ from msk_auth.leases import seconds_to_wait
 from msk_auth.stores import RecordedLease
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 
-MakeWorld = Callable[..., World]
 MINUTE = timedelta(minutes=1)
 ON_A_LOOP = pytest.mark.anyio
 

@@ -233,7 +233,8 @@ class World:
         self.events.clear()
 
 
-BLOCKING = functools.partial(World, "sync")
+MakeWorld = Callable[..., World]
+BLOCKING: MakeWorld = functools.partial(World, "sync")
 
 
 @functools.cache
@@ -274,14 +275,19 @@ def b64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
+def message_of(header: Mapping[str, object] | str, claims: Mapping[str, object] | str) -> str:
+    """What is signed of any header and claims, given as objects or as raw JSON text."""
+    segments = [part if isinstance(part, str) else json.dumps(part) for part in (header, claims)]
+    return ".".join(b64(text.encode("utf-8", "surrogatepass")) for text in segments)
+
+
 def sign(
     header: Mapping[str, object] | str,
     claims: Mapping[str, object] | str,
     key: SigningKey | None = None,
 ) -> str:
-    """A token of any header and claims, given as objects or as raw JSON text, with a right signature."""
-    segments = [part if isinstance(part, str) else json.dumps(part) for part in (header, claims)]
-    message = ".".join(b64(text.encode("utf-8", "surrogatepass")) for text in segments)
+    """A token with a right signature."""
+    message = message_of(header, claims)
     return f"{message}.{b64((key or signing_key()).sign(message.encode()))}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import refused_with
-from tests.core.support import BLOCKING, NOW, SECOND, World
+from tests.core.support import BLOCKING, NOW, SECOND, MakeWorld
 
 from msk_auth import ApiKey, Authenticator, CredentialKind, KeyStatus, Owner
 from msk_auth.core import administration
@@ -51,7 +51,7 @@ NO_CURSOR = [
 class Office:
     """An administrator and the keys of several owners."""
 
-    def __init__(self, make_world: Callable[..., World], **options: Any) -> None:
+    def __init__(self, make_world: MakeWorld, **options: Any) -> None:
         self.world = make_world(**options)
         self.world.owners["root"] = Owner("root", {"keys:admin"}, "Root")
         auth: Any = self.world.auth
@@ -81,9 +81,6 @@ class Office:
         record = ApiKey(key_id, "name", owner_id, "digest", None, **{"created_at": NOW, **more})
         self.world.store.put(record)
         return record
-
-
-MakeWorld = Callable[..., World]
 
 
 @pytest.fixture
@@ -281,7 +278,7 @@ def test_a_revoked_key_of_any_owner_is_refused_at_once(make_world: MakeWorld) ->
         world.enter(created.value.reveal())
 
 
-def test_many_keys_are_revoked_for_one_wait(make_world: Callable[..., World]) -> None:
+def test_many_keys_are_revoked_for_one_wait(make_world: MakeWorld) -> None:
     office = Office(make_world, lease=SECOND)
     keys = [office.world.create(owner_id) for owner_id in ("ann", "bob", "ann")]
     for key in keys:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from tests.core.support import (
     NOW,
     OTHER_SECRET,
     SECRET,
+    MakeWorld,
     World,
     functions_called,
     token,
@@ -35,7 +35,6 @@ from msk_auth.errors import (
 from msk_auth.events import CredentialUsed, Refusal
 from msk_auth.http.admission import loaded_user
 
-MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.core.support import BLOCKING, MICROSECOND, NOW, SECOND, World
+from tests.core.support import BLOCKING, MICROSECOND, NOW, SECOND, MakeWorld
 
 from msk_auth import ApiKey, KeyLimits
 from msk_auth.core import administration
@@ -24,7 +23,7 @@ HOUR = timedelta(hours=1)
 class Job:
     """The scheduled job of an application."""
 
-    def __init__(self, make_world: Callable[..., World], **options: Any) -> None:
+    def __init__(self, make_world: MakeWorld, **options: Any) -> None:
         self.world = make_world(**options)
         self.hook = ChangeRecorder()
         self.changes = self.hook.events
@@ -212,7 +211,7 @@ def limits_of_reads(job: Job) -> list[int]:
 
 
 def test_any_number_of_keys_is_read_in_batches(
-    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job(make_world)
     monkeypatch.setattr(administration, "BATCH", 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +15,7 @@ from tests.core.support import (
     PROVIDER,
     SECOND,
     SECRET,
+    MakeWorld,
     StubIssuer,
     World,
     external_token,
@@ -44,8 +44,6 @@ from msk_auth.errors import (
 )
 from msk_auth.stores.memory import MemoryKeyStore
 from msk_auth.users import RequestSession
-
-MakeWorld = Callable[..., World]
 
 
 def external_world(

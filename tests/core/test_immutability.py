@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -16,14 +15,13 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from tests.core.support import NOW, World, token
+from tests.core.support import NOW, MakeWorld, World, token
 
 from msk_auth import Owner, immutable
 from msk_auth.errors import ConfigurationError, StoreUnavailable
 from msk_auth.events import Refusal
 
 LEASE = timedelta(seconds=1)
-MakeWorld = Callable[..., World]
 
 
 class Role(Enum):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case, refused_with
-from tests.core.support import MICROSECOND, NOW, SECOND, World, b64
+from tests.core.support import MICROSECOND, NOW, SECOND, MakeWorld, World, b64
 
 from msk_auth import ApiKey, CredentialKind, KeyLimits, KeyStatus, Owner
 from msk_auth.errors import (
@@ -29,7 +29,6 @@ from msk_auth.errors import (
 )
 from msk_auth.events import KeyEvent
 
-MakeWorld = Callable[..., World]
 DAY = timedelta(days=1)
 
 

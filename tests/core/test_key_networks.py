@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.cases import refused_with
-from tests.core.support import NOW, SECOND, World, token
+from tests.core.support import NOW, SECOND, MakeWorld, World, token
 
 from msk_auth import KeyHasher, Owner, PepperRing
 from msk_auth.errors import Forbidden, InputInvalid, StoreUnavailable
 from msk_auth.events import CredentialUsed, KeyEvent, Refusal
 from msk_auth.keys import CreatedKey
 
-MakeWorld = Callable[..., World]
 LEASE = timedelta(milliseconds=250)
 INSIDE, MAPPED, OUTSIDE = "203.0.113.7", "::ffff:203.0.113.7", "198.51.100.1"
 NETWORKS = ["203.0.113.0/24", "2001:db8::/32"]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.core.support import NOW, SECRET, World
+from tests.core.support import NOW, SECRET, MakeWorld, World
 
 from msk_auth import (
     CredentialKind,
@@ -24,7 +24,6 @@ from msk_auth import (
 from msk_auth.core.policy import lasting
 from msk_auth.errors import ConfigurationError, InputInvalid, PermissionDenied
 
-MakeWorld = Callable[..., World]
 OWNER = Owner("ann", {"tasks:read", "tasks:run"}, "Ann")
 
 

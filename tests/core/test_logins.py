@@ -17,6 +17,7 @@ from tests.core.support import (
     MICROSECOND,
     NOW,
     SECOND,
+    MakeWorld,
     World,
     b64,
     sign,
@@ -37,7 +38,6 @@ from msk_auth.errors import (
     StoreUnavailable,
 )
 
-MakeWorld = Callable[..., World]
 HOUR = timedelta(hours=1)
 # Shapes of credentials that applications have: random text, itsdangerous, a JWT of their own, an encrypted one.
 OPAQUE = "3d1f9c5b7a"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import case, refused_with
-from tests.core.support import BLOCKING, NOW, SECOND, World, token
+from tests.core.support import BLOCKING, NOW, SECOND, MakeWorld, World, token
 from tests.core.test_key_management import OPERATIONS as METHODS
 
 from msk_auth import CredentialKind, KeyLimits, Owner, Principal, Session
@@ -43,7 +43,7 @@ class Team:
         meanwhile: What happens right after the first question.
     """
 
-    def __init__(self, make_world: Callable[..., World]) -> None:
+    def __init__(self, make_world: MakeWorld) -> None:
         self.handed: dict[str, Any] = {"ann": {READ, RUN, "admin:config"}}
         self.asked: list[tuple[Principal[Any], str]] = []
         self.meanwhile: Callable[[], object] = lambda: None
@@ -92,7 +92,7 @@ def test_a_person_makes_a_key_that_is_the_accounts(team: Team) -> None:
     assert (principal.owner.id, principal.permissions) == (ACME, {READ})
 
 
-def test_each_event_names_the_person_and_the_account(make_world: Callable[..., World]) -> None:
+def test_each_event_names_the_person_and_the_account(make_world: MakeWorld) -> None:
     team = Team(make_world)
     world, ann = team.world, team.world.login()
     created = team.create()
@@ -343,7 +343,7 @@ def replace_owner(owner: Owner[Any], **changes: Any) -> Owner[Any]:
     ],
 )
 def test_no_key_is_made_for_a_person_who_may_not_any_more(
-    make_world: Callable[..., World], method: str, what: str
+    make_world: MakeWorld, method: str, what: str
 ) -> None:
     """Nor given other networks."""
     team = Team(make_world)

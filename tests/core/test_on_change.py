@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.cases import refused_with
-from tests.core.support import NOW, SECOND, ScriptedStore, World
+from tests.core.support import NOW, SECOND, MakeWorld, ScriptedStore, World
 
 from msk_auth import ApiKey, Authenticator
 from msk_auth.errors import ConfigurationError, PermissionDenied
@@ -49,7 +49,7 @@ def audited(world: World) -> Audited:
 
 
 def test_each_change_by_a_login_has_its_event_with_the_principal(
-    make_world: Callable[..., World],
+    make_world: MakeWorld,
 ) -> None:
     world = make_world()
     audited = Audited(world)

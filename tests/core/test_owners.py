@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from tests.cases import refused_with
-from tests.core.support import MICROSECOND, NOW, SECOND, World, token
+from tests.core.support import MICROSECOND, NOW, SECOND, MakeWorld, World, token
 
 from msk_auth import ApiKey, Login, Owner, Principal, Session
 from msk_auth.errors import StoreUnavailable
 from msk_auth.events import KeyEvent, Refusal
 from msk_auth.stores import KeyQuery
 
-MakeWorld = Callable[..., World]
 MAX_PAGE = 200
 HOUR = timedelta(hours=1)
 LEASE = timedelta(milliseconds=250)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.cases import refused_with
 from tests.contract.world import checksum
-from tests.core.support import NOW, SECOND, World
+from tests.core.support import NOW, SECOND, MakeWorld, World
 
 from msk_auth import ApiKey, KeyFormat
 from msk_auth.errors import StoreUnavailable
 from msk_auth.events import KeyEvent, LeakedKey, LeakLocation
 
-MakeWorld = Callable[..., World]
 LEASE = timedelta(milliseconds=250)
 PLACE = LeakLocation("github", "commit", "https://example.com/a/b/blob/main/.env")
 

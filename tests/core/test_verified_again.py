@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cases import refused_with
-from tests.core.support import MICROSECOND, NOW, SECOND, StubIssuer, World, token
+from tests.core.support import MICROSECOND, NOW, SECOND, MakeWorld, StubIssuer, World, token
 
 from msk_auth import CredentialKind, ExternalIdentity, Owner, Principal, Session
 from msk_auth.errors import CredentialRefused
@@ -35,7 +35,7 @@ def end_session(world: World) -> str:
     ],
 )
 def test_no_lease_outlasts_its_key_its_token_or_its_session(
-    make_world: Callable[..., World], credential: Callable[[World], str], code: str
+    make_world: MakeWorld, credential: Callable[[World], str], code: str
 ) -> None:
     world = make_world(lease=4 * SECOND)
     sent = credential(world)
@@ -158,7 +158,7 @@ def test_an_application_without_sessions_is_asked_for_none() -> None:
 
 @pytest.mark.parametrize("now", [None, Owner("usr_2", frozenset({"tasks:read"}), "Bob")])
 def test_an_external_identity_is_looked_for_as_such(
-    make_world: Callable[..., World], now: Owner[str] | None
+    make_world: MakeWorld, now: Owner[str] | None
 ) -> None:
     """And refused when it has no owner any more, or another one."""
     owner = Owner("usr_1", frozenset({"tasks:read"}), "Eve")

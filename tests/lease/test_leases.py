@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.core.support import World
+from tests.core.support import MakeWorld, World
 
 from msk_auth import Owner, Principal, local_principal
 from msk_auth._async import leases as async_leases
@@ -21,7 +20,6 @@ SECOND, MICROSECOND = timedelta(seconds=1), timedelta(microseconds=1)
 LEASE = timedelta(seconds=2)
 ANN: Principal[str] = local_principal(Owner("ann", frozenset(), "Ann"), at=NOW, interactive=True)
 HEADERS = ["Bearer one", "Bearer two", "Bearer three", "Bearer four"]
-MakeWorld = Callable[..., World]
 
 
 # The cache.

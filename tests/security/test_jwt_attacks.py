@@ -36,6 +36,7 @@ from tests.core.support import (
     NOW,
     World,
     b64,
+    message_of,
     parsed,
     profile,
     sign,
@@ -107,12 +108,9 @@ class Target:
         claims: Mapping[str, object] | str | None = None,
     ) -> str:
         """The token with another header or other claims, as objects or as raw JSON; the signature is right."""
-        parts = (
-            self.header if header is None else header,
-            self.claims if claims is None else claims,
+        message = message_of(
+            self.header if header is None else header, self.claims if claims is None else claims
         )
-        raw = (part if isinstance(part, str) else json.dumps(part) for part in parts)
-        message = ".".join(b64(part.encode("utf-8", "surrogatepass")) for part in raw)
         return f"{message}.{b64(self.sign(message.encode()))}"
 
     def refuses(self, text: str) -> None:
@@ -221,7 +219,7 @@ def test_the_public_key_is_no_hmac_secret_in_any_encoding(target: Target) -> Non
     secrets = [] if target.key is None else public_key_forms(target.key)
     for claimed in ("HS256", "HS384", "HS512"):
         for header in (target.header, {**target.header, "alg": claimed}):
-            message = f"{segment(header)}.{segment(target.claims)}"
+            message = message_of(header, target.claims)
             for secret in secrets:
                 with case(claimed, header, secret):
                     tag = hmac.digest(secret, message.encode(), "sha" + claimed[2:])
@@ -236,7 +234,7 @@ def test_a_foreign_key_under_the_same_id_is_refused(target: Target) -> None:
             jwk = {"kty": "oct", "k": b64(key)} if isinstance(key, bytes) else public_jwk(key)
             for more in ({}, {"jwk": jwk}, {"jku": "https://attacker.example/keys"}):
                 header = {**target.header, "alg": alg, **more}
-                message = f"{segment(header)}.{segment(target.claims)}"
+                message = message_of(header, target.claims)
                 with case(algorithm, alg, more):
                     target.refuses(f"{message}.{b64(scheme.sign(message.encode(), key))}")
 
@@ -340,7 +338,7 @@ KIDS: list[object] = [
 def test_a_hostile_key_id_finds_nothing(target: Target) -> None:
     for kid in KIDS:
         header = {**target.header, "kid": kid}
-        message = f"{segment(header)}.{segment(target.claims)}"
+        message = message_of(header, target.claims)
         with case(kid):
             target.refuses(target.token(header))
             # Signed as if the id had found an empty file.

@@ -11,7 +11,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import get_default_algorithms
-from tests.core.support import NOW, b64
+from tests.core.support import NOW, b64, message_of
 from tests.tokens.provider import public_jwk
 
 from msk_auth.tokens.issuers import ExternalIssuer, PinnedKeySet, Provider, TokenRules
@@ -32,8 +32,7 @@ def jwks(kid: str, algorithm: str) -> dict[str, Any]:
 
 def sign(header: Mapping[str, object] | str, claims: Mapping[str, object] | str) -> str:
     """A token of any header and claims, as objects or as raw JSON, with a right signature of the header's algorithm."""
-    parts = [part if isinstance(part, str) else json.dumps(part) for part in (header, claims)]
-    message = ".".join(b64(part.encode("utf-8", "surrogatepass")) for part in parts)
+    message = message_of(header, claims)
     algorithm = header.get("alg") if isinstance(header, Mapping) else "RS256"
     is_elliptic = algorithm == "ES256"
     return f"{message}.{_signature(message, is_elliptic=is_elliptic)}"
