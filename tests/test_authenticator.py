@@ -321,8 +321,7 @@ def test_a_flush_that_is_interrupted_loses_nothing(
     assert world.store.get(created.record.id).last_used_at == NOW
 
 
-def test_a_blocking_authenticator_flushes_when_a_minute_is_over() -> None:
-    world = World("sync")
+def test_a_blocking_authenticator_flushes_when_a_minute_is_over(world: World) -> None:
     key = world.create().value.reveal()
     world.enter(key)
     world.clock.advance(MINUTE - SECOND)
@@ -339,8 +338,7 @@ def test_a_blocking_authenticator_flushes_when_a_minute_is_over() -> None:
     assert world.store.calls.count("touch") == 2
 
 
-def test_a_flush_that_failed_waits_for_the_next_minute() -> None:
-    world = World("sync")
+def test_a_flush_that_failed_waits_for_the_next_minute(world: World) -> None:
     world.enter(world.create().value.reveal())
     world.store.fails = {"touch": ConnectionError()}
     for _ in range(3):
@@ -350,8 +348,7 @@ def test_a_flush_that_failed_waits_for_the_next_minute() -> None:
     assert world.store.calls.count("touch") == 3
 
 
-def test_closing_a_blocking_authenticator_flushes() -> None:
-    world = World("sync")
+def test_closing_a_blocking_authenticator_flushes(world: World) -> None:
     key = world.create().value.reveal()
     with world.auth as auth:
         assert auth is world.auth

@@ -130,8 +130,9 @@ def test_a_wrong_secret_is_unknown_from_everywhere(lease: timedelta | None) -> N
 
 
 @pytest.mark.parametrize("address", [INSIDE, OUTSIDE, None])
-def test_what_has_ended_is_answered_alike_from_everywhere(address: str | None) -> None:
-    world = World("sync")
+def test_what_has_ended_is_answered_alike_from_everywhere(
+    world: World, address: str | None
+) -> None:
     created = world.create(networks=NETWORKS)
     for state, error in (
         ({"revoked_at": NOW}, "key_revoked"),
@@ -254,8 +255,7 @@ def test_what_is_verified_again_keeps_its_address(make_world: MakeWorld) -> None
     assert again().networks is None
 
 
-def test_a_connection_ends_when_a_key_gets_networks_that_it_had_not() -> None:
-    world = World("sync")
+def test_a_connection_ends_when_a_key_gets_networks_that_it_had_not(world: World) -> None:
     created = world.create()
     principal = enter(world, created, INSIDE)
     world.store.put(replace(created.record, networks=frozenset(NETWORKS)))
@@ -276,16 +276,14 @@ def test_a_reference_is_resumed_without_an_address() -> None:
         world.call("resume", reference)
 
 
-def test_a_key_is_revoked_from_everywhere() -> None:
-    world = World("sync")
+def test_a_key_is_revoked_from_everywhere(world: World) -> None:
     created = world.create(networks=NETWORKS)
     assert world.call("revoke_presented_key", created.value.reveal()).revoked_at == NOW
     with refused_with("key_revoked"):
         enter(world, created, INSIDE)
 
 
-def test_a_use_is_an_event_of_the_address() -> None:
-    world = World("sync")
+def test_a_use_is_an_event_of_the_address(world: World) -> None:
     created = world.create(networks=NETWORKS)
     world.forget_calls()
     world.clock.advance(SECOND)
