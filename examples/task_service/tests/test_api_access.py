@@ -286,3 +286,10 @@ async def test_a_key_needs_the_permission_of_what_it_does_and_no_other(
         )
         just_that = await service.key_for(user, scopes=[needed])
         assert is_admitted(await just_that.request(method, path)), (method, path)
+
+
+async def test_a_key_without_scopes_can_do_nothing(service: Service, user: Caller) -> None:
+    nothing = await service.key_for(user, scopes=[])
+    assert problem(await nothing.get("/api/tasks")) == (403, "permission_denied")
+    me = await nothing.me()
+    assert me["permissions"] == []

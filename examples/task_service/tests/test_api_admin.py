@@ -56,6 +56,31 @@ async def test_a_bad_change_changes_nothing(admin: Caller) -> None:
     assert expect(await admin.get("/api/admin/config"), 200) == before
 
 
+async def test_lifetimes_of_keys_take_effect_at_once(admin: Caller, user: Caller) -> None:
+    assert (await user.new_key())["expires_at"] is None
+    change = {"default_key_lifetime_days": 7, "max_key_lifetime_days": 30}
+    expect(await admin.patch("/api/admin/config", change), 200)
+    assert (await user.new_key())["expires_at"] is not None
+    for days in (31, None):
+        body = {"name": "k", "expires_in_days": days}
+        assert wrong_fields(await user.post("/api/keys", body)) == {"expires_in_days"}
+
+
+async def test_a_command_that_is_no_longer_allowed_does_not_run(
+    admin: Caller, user: Caller
+) -> None:
+    task = await user.new_task()
+    expect(await admin.patch("/api/admin/config", {"allowed_commands": ["true"]}), 200)
+    run = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    assert (await user.wait_for_run(run["id"]))["state"] == "failed"
+    assert wrong_fields(
+        await user.post(
+            "/api/tasks",
+            {"name": "n", "handler": "command", "params": {"argv": ["echo"]}},
+        )
+    )
+
+
 # Users
 
 
@@ -83,6 +108,24 @@ async def test_a_user_is_created_shown_changed_and_listed(admin: Caller) -> None
     assert changed == {**shown, "roles": ["admin"], "disabled": True}
     listed = expect(await admin.get("/api/admin/users"), 200)["items"]
     assert [each["username"] for each in listed] == ["eva", "ulf", "ada"]
+
+
+async def test_users_are_searched_and_filtered(admin: Caller) -> None:
+    for query, names in (
+        ("search=UL", ["ulf"]),
+        ("search=", ["ulf", "ada"]),
+        ("role=admin", ["ada"]),
+        ("disabled=false&search=a", ["ada"]),
+        ("disabled=true", []),
+    ):
+        found = expect(await admin.get(f"/api/admin/users?{query}"), 200)
+        assert [user["username"] for user in found["items"]] == names, query
+    for query, field in (
+        ("role=root", "role"),
+        ("disabled=perhaps", "disabled"),
+        ("search=" + "x" * 101, "search"),
+    ):
+        assert wrong_fields(await admin.get(f"/api/admin/users?{query}")) == {field}
 
 
 async def test_a_bad_user_is_refused_by_the_fields(admin: Caller, user: Caller) -> None:
@@ -160,10 +203,33 @@ async def test_what_makes_administrators_or_passwords_needs_a_login_of_the_last_
 # Audit
 
 
-async def test_the_audit_log_is_searched_by_person_and_time(admin: Caller, user: Caller) -> None:
-    await user.new_key()
+async def test_the_audit_log_can_be_searched_and_paged(admin: Caller, user: Caller) -> None:
+    created = [await user.new_key() for _ in range(3)]
+    for key in created:
+        expect(await user.post(f"/api/keys/{key['id']}/revoke"), 200)
     mine = (await user.me())["user"]["id"]
+    assert {entry["action"] for entry in await audit(admin, "&action=key.")} == {
+        "key.created",
+        "key.revoked",
+    }
+    assert len(await audit(admin, "&action=key.revoked")) == 3
+    assert len(await audit(admin, f"&target={created[0]['id']}")) == 2
     assert {entry["actor"]["id"] for entry in await audit(admin, f"&actor_id={mine}")} == {mine}
     at = (await audit(admin))[0]["at"].replace("+", "%2B")
     assert len(await audit(admin, f"&since={at}")) == 1
     assert at not in {entry["at"] for entry in await audit(admin, f"&until={at}")}
+    page = expect(await admin.get("/api/admin/audit?limit=2"), 200)
+    seen = [entry["id"] for entry in page["items"]]
+    page = expect(await admin.get(f"/api/admin/audit?limit=2&cursor={page['next_cursor']}"), 200)
+    seen += [entry["id"] for entry in page["items"]]
+    assert seen == sorted(set(seen), reverse=True)
+    assert len(seen) == 4
+
+
+async def test_a_bad_search_is_refused_by_the_field(admin: Caller) -> None:
+    for query, field in (
+        ("cursor=%00", "cursor"),
+        ("since=yesterday", "since"),
+        ("since=2026-01-01T00:00:00", "since"),
+    ):
+        assert wrong_fields(await admin.get(f"/api/admin/audit?{query}")) == {field}, query

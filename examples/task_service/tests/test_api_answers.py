@@ -1,28 +1,81 @@
 """The table of answers, with challenge and body, as the service gives them (RFC 6750, RFC 9457).
 
-What the library answers is in the contract of its adapters, `tests/contract/answer_cases.py`.
+What is wrong with a key or a token itself is in the contract of the library's adapters, `tests/contract/answer_cases.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import json
 
 import pytest
 from examples.task_service.tests.service_support import (
-    ADMIN_PASSWORD,
     Caller,
     Service,
     challenge,
     expect,
     problem,
-    running_service,
-    secrets_in,
+    wrong_fields,
 )
+
+from msk_auth.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 
 INVALID_TOKEN = 'Bearer realm="task-service", error="invalid_token"'
+INVALID_REQUEST = 'Bearer realm="task-service", error="invalid_request"'
+
+
+async def test_no_credentials_or_another_scheme(service: Service, user: Caller) -> None:
+    for header in (None, "Basic YTpi", "Digest a=b", ""):
+        headers = {} if header is None else {"Authorization": header}
+        response = await service.caller().get("/api/tasks", headers=headers)
+        assert problem(response) == (401, "credentials_missing"), header
+        assert challenge(response) == 'Bearer realm="task-service"'
+    for scheme in ("bearer", "BEARER", "bEaReR"):
+        headers = {"Authorization": f"{scheme}  {user.token}"}
+        expect(await service.caller().get("/api/tasks", headers=headers), 200)
+
+
+async def test_a_malformed_header_or_two_credentials(service: Service, user: Caller) -> None:
+    token = user.token
+    for headers in (
+        *([("Authorization", f"Bearer{rest}")] for rest in ("", " ", " a b", " a,b", "\ta")),
+        [("Authorization", f"Bearer {token}")] * 2,
+        [("Authorization", f"Bearer {token}"), ("Cookie", f"__Host-task_session={token}")],
+    ):
+        response = await service.caller().http.get("/api/tasks", headers=headers)
+        assert problem(response) == (400, "request_malformed"), headers
+        assert challenge(response) == INVALID_REQUEST
+
+
+async def test_an_expired_key(service: Service, admin: Caller) -> None:
+    expect(await admin.patch("/api/admin/config", {"session_idle_minutes": 43_200}), 200)
+    expect(await admin.patch("/api/admin/config", {"session_lifetime_minutes": 43_200}), 200)
+    created = await admin.new_key(expires_in_days=1)
+    program = service.caller(created["key"])
+    service.clock.advance(days=1, minutes=-5)
+    expect(await program.get("/api/tasks"), 200)
+    service.clock.advance(minutes=5)
+    response = await program.get("/api/tasks")
+    assert problem(response) == (401, "key_expired")
+    assert challenge(response) == INVALID_TOKEN
+
+
+async def test_a_disabled_owner(service: Service, admin: Caller, user: Caller) -> None:
+    program = await service.key_for(user)
+    user_id = (await user.me())["user"]["id"]
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": True}), 200)
+    response = await program.get("/api/tasks")
+    assert problem(response) == (401, "owner_disabled")
+    assert challenge(response) == INVALID_TOKEN
+    response = await user.get("/api/tasks")
+    assert problem(response) == (401, "token_revoked")
+    assert challenge(response) == INVALID_TOKEN
+    # Enabled again, the owner has the keys and no login.
+    expect(await admin.patch(f"/api/admin/users/{user_id}", {"disabled": False}), 200)
+    assert problem(await user.get("/api/tasks")) == (401, "token_revoked")
+    expect(await program.get("/api/tasks"), 200)
 
 
 async def test_a_session_that_has_reached_its_longest_time(service: Service, user: Caller) -> None:
@@ -61,35 +114,6 @@ async def test_resources_of_others_and_unknown_ones_are_not_found(
     assert expect(await admin.get(f"/api/keys/{key['id']}"), 200)["status"] == "active"
 
 
-async def test_a_key_is_shown_once_and_is_in_no_file(service: Service, user: Caller) -> None:
-    """G1"""
-    value = (created := await user.new_key())["key"]
-    expect(await service.caller(value).get("/api/tasks"), 200)
-    await service.services.authenticator.flush()
-    one = f"/api/keys/{created['id']}"
-    expect(await user.post(f"{one}/revoke"), 200)
-    for path in ("/api/keys", one, "/api/auth/me", "/keys"):
-        assert not secrets_in((await user.get(path)).text), path
-    files = [file for file in service.services.settings.data_dir.rglob("*") if file.is_file()]
-    assert any(file.name.endswith("-wal") for file in files)
-    secret = value.rsplit("_", 1)[1].encode()
-    assert not [file.name for file in files if secret in file.read_bytes()]
-
-
-async def test_a_revoked_key_is_refused_at_once_where_verifications_are_reused(
-    template: Path, tmp_path: Path
-) -> None:
-    """G2"""
-    async with running_service(template, tmp_path / "data", lease_ms=100) as service:
-        ada = await service.log_in("ada", ADMIN_PASSWORD)
-        for _ in range(3):
-            created = await ada.new_key()
-            program = service.caller(created["key"])
-            expect(await program.get("/api/auth/me"), 200)
-            expect(await ada.post(f"/api/keys/{created['id']}/revoke"), 200)
-            assert problem(await program.get("/api/auth/me")) == (401, "key_revoked")
-
-
 async def test_the_limit_of_keys(admin: Caller) -> None:
     expect(await admin.patch("/api/admin/config", {"max_keys_per_user": 2}), 200)
     answers = await asyncio.gather(*(admin.post("/api/keys", {"name": "k"}) for _ in range(8)))
@@ -97,6 +121,45 @@ async def test_the_limit_of_keys(admin: Caller) -> None:
     refused = next(answer for answer in answers if answer.status_code == 409)
     assert problem(refused) == (409, "key_limit_reached")
     assert challenge(refused) is None
+
+
+async def test_invalid_input_names_the_fields(user: Caller) -> None:
+    wrong = {"name": 5, "expires_in_days": 0, "owner_id": "usr_0000000000000000"}
+    assert wrong_fields(await user.post("/api/keys", wrong)) == set(wrong)
+    unacceptable = {"name": " ", "labels": ["A B"]}
+    assert wrong_fields(await user.post("/api/keys", unacceptable)) == set(unacceptable)
+    foreign = {"name": "a", "scopes": ["no:such"]}
+    assert wrong_fields(await user.post("/api/keys", foreign)) == {"scopes"}
+    assert wrong_fields(await user.get("/api/tasks?limit=0")) == {"limit"}
+    assert wrong_fields(await user.get("/api/tasks?cursor=nonsense")) == {"cursor"}
+
+
+async def test_a_store_that_does_not_answer(
+    service: Service, user: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = await service.key_for(user)
+
+    async def gone(*_: object) -> None:
+        raise StoreUnavailable
+
+    async def broken(*_: object) -> None:
+        raise OSError("disk I/O error at msk_secret")
+
+    for failure in (gone, broken):
+        monkeypatch.setattr(service.services.authenticator._look_ups, "find_key", failure)
+        response = await program.get("/api/tasks")
+        assert problem(response) == (503, "store_unavailable")
+        assert int(response.headers["retry-after"]) > 0
+        assert challenge(response) is None
+        assert "msk_secret" not in response.text
+
+
+async def test_no_answer_of_the_api_may_be_kept(service: Service, user: Caller) -> None:
+    created = await user.post("/api/keys", {"name": "k"})
+    for response in (created, await user.get("/api/tasks"), await user.get("/api/nothing")):
+        assert response.headers["cache-control"] == "no-store"
+        assert response.headers["x-content-type-options"] == "nosniff"
+    assert json.loads(created.content)["key"].startswith("msk_")
 
 
 async def test_an_unknown_page_is_a_page_with_the_navigation(

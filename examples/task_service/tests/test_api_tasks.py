@@ -208,6 +208,15 @@ async def test_a_task_is_made_for_a_service_account_and_handed_over_with_its_run
     assert problem(await admin.post(f"{path}/run")) == (409, "task_owner_disabled")
 
 
+async def test_a_query_parameter_that_is_not_known_is_refused(user: Caller) -> None:
+    response = await user.get("/api/tasks?stat=failed&limit=5")
+    assert wrong_fields(response) == {"stat"}
+    assert "Allowed: count, cursor, id, limit, owner" in response.text
+    task = await user.new_task()
+    assert wrong_fields(await user.delete(f"/api/tasks/{task['id']}?force=1")) == {"force"}
+    expect(await user.get(f"/api/tasks/{task['id']}"), 200)
+
+
 async def test_runs_of_all_tasks_are_found_by_state_owner_task_key_and_time(
     service: Service, user: Caller, user_key: Caller, admin: Caller
 ) -> None:
@@ -248,6 +257,27 @@ async def test_runs_of_all_tasks_are_found_by_state_owner_task_key_and_time(
     assert last.keys() == RUN_MEMBERS | {"task_name", "owner_id", "owner_name"}
     assert (last["id"], last["task_name"], last["owner_name"]) == (with_key["id"], "mine", "ulf")
     assert wrong_fields(await admin.get(f"/api/runs?cursor={cursor}")) == {"cursor"}
+
+
+async def test_a_key_that_may_run_a_task_reads_the_runs_that_it_has_started(
+    service: Service, user: Caller
+) -> None:
+    task = await user.new_task()
+    starter = await service.key_for(user, scopes=["tasks:run"])
+    its_own = expect(await starter.post(f"/api/tasks/{task['id']}/run"), 202)
+    other = expect(await user.post(f"/api/tasks/{task['id']}/run"), 202)
+    path = f"/api/runs/{its_own['id']}"
+    assert (await starter.wait_for_run(its_own["id"]))["state"] == "succeeded"
+    log = await starter.get(f"{path}/log", headers={"Accept": "text/plain"})
+    assert log.text == "hello\n"
+    assert [run["id"] for run in expect(await starter.get("/api/runs"), 200)["items"]] == [
+        its_own["id"]
+    ]
+    for suffix in ("", "/log"):
+        response = await starter.get(f"/api/runs/{other['id']}{suffix}")
+        assert problem(response) == (404, "run_not_found")
+    writer = await service.key_for(user, scopes=["tasks:write"])
+    assert problem(await writer.get(path)) == (403, "permission_denied")
 
 
 async def test_the_same_idempotency_key_makes_one_run(user: Caller) -> None:

@@ -21,6 +21,7 @@ from examples.task_service.tests.service_support import (
     Service,
     expect,
     make_template,
+    problem,
     run_elsewhere,
     running_service,
     running_worker,
@@ -30,6 +31,7 @@ from sqlalchemy import text
 from tests.databases import postgres_database
 
 from msk_auth.errors import ConfigurationError
+from task_service.accounts.throttle import PER_PAIR
 from task_service.app import create_app
 from task_service.cli import main
 from task_service.db.engine import Database
@@ -113,6 +115,22 @@ async def test_a_key_used_twice_at_once_in_two_processes_makes_one_run(
         assert len(ids) == 3
         runs = expect(await ada[1].get(f"/api/tasks/{task['id']}/runs"), 200)["items"]
         assert {run["id"] for run in runs} == ids
+
+
+async def test_guessing_at_two_processes_is_no_way_around_the_limit(deployment: Deployment) -> None:
+    async with AsyncExitStack() as stack:
+        services = [
+            await stack.enter_async_context(deployment.process(execute_runs="never"))
+            for _ in range(2)
+        ]
+        wrong = {"username": "ada", "password": "not this one"}
+        for number in range(PER_PAIR):
+            answered = await services[number % 2].caller().post("/api/auth/login", wrong)
+            assert problem(answered) == (401, "login_failed")
+        for service in services:
+            answered = await service.caller().post("/api/auth/login", wrong)
+            assert problem(answered) == (429, "too_many_attempts")
+            assert 0 < int(answered.headers["retry-after"]) <= 900
 
 
 async def test_a_server_executes_runs_only_while_there_is_no_worker(deployment: Deployment) -> None:
