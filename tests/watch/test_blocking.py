@@ -157,16 +157,6 @@ def test_an_outage_ends_it_when_five_seconds_went_by(
     assert "could not verify open connections" in caplog.text
 
 
-def test_what_a_look_up_answers_to_another_question_is_no_answer(site: Site) -> None:
-    watch = site.blocking.watch(site.key())
-    site.owners["ann"] = Owner("bob", frozenset(), "bob")
-    site.clock.advance(SECOND)
-    watch.check()
-    site.clock.advance(4 * SECOND)
-    with pytest.raises(StoreUnavailable):
-        watch.check()
-
-
 class Hanging:
     """Lets the look-up of an owner hang until :meth:`end`."""
 
