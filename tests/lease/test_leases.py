@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,8 +19,14 @@ from msk_auth.testing import FrozenClock
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND, MICROSECOND = timedelta(seconds=1), timedelta(microseconds=1)
 LEASE = timedelta(seconds=2)
-ANN: Principal[str] = local_principal(Owner("ann", frozenset(), "Ann"), at=NOW, interactive=True)
 HEADERS = ["Bearer one", "Bearer two", "Bearer three", "Bearer four"]
+
+
+def principal(name: str) -> Principal[str]:
+    return local_principal(Owner(name, frozenset(), name), at=NOW, interactive=True)
+
+
+ANN = principal("ann")
 
 
 # The cache.
@@ -32,11 +39,24 @@ class Cached:
         self.clock = FrozenClock(NOW)
         self.cache = LeaseCache[str](LEASE, clock=self.clock)
 
-    def fill(self, header: str, *, began: float = 0.0, until: datetime | None = None) -> None:
-        self.cache.fill(self.cache.fingerprint(header), began, ANN, until, has_spellings=False)
+    def fill(
+        self,
+        header: str | bytes,
+        *,
+        name: str = "ann",
+        began: float = 0.0,
+        until: datetime | None = None,
+        has_spellings: bool = False,
+    ) -> None:
+        fingerprint = self.cache.fingerprint(header)
+        self.cache.fill(fingerprint, began, principal(name), until, has_spellings=has_spellings)
+
+    def found(self, *headers: str | bytes) -> str | None:
+        found = self.cache.find(headers)
+        return None if found is None else found.user
 
     def entries(self) -> list[bool]:
-        return [self.cache.find([header]) is not None for header in HEADERS]
+        return [self.found(header) is not None for header in HEADERS]
 
 
 @pytest.fixture
@@ -103,8 +123,8 @@ def test_a_read_that_began_earlier_replaces_no_newer_entry(cached: Cached) -> No
 @pytest.mark.parametrize("headers", [[], ["Bearer one", "Bearer one"], ["bearer one"]])
 def test_other_headers_are_not_found(cached: Cached, headers: list[str]) -> None:
     cached.fill("Bearer one")
-    assert cached.cache.find(headers) is None
-    assert cached.cache.find([b"Bearer one"]) is ANN
+    assert cached.found(*headers) is None
+    assert cached.found(b"Bearer one") == "ann"
 
 
 def test_no_two_caches_digest_alike(cached: Cached) -> None:
@@ -113,6 +133,82 @@ def test_no_two_caches_digest_alike(cached: Cached) -> None:
     assert fingerprint.digest != Cached().cache.fingerprint("Bearer one").digest
     assert fingerprint == cached.cache.fingerprint(b"Bearer one")
     assert len(fingerprint.digest) == 64
+
+
+# An entry is found by a hash that proves nothing, and then by one that does.
+
+
+class SharesItsSlot(bytes):
+    """A header value whose hash is that of all others of this kind."""
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class TextThatSharesItsSlot(str):
+    """The same as text."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return 1
+
+
+def test_headers_that_share_a_slot_are_never_taken_for_each_other(cached: Cached) -> None:
+    cached.fill(SharesItsSlot(b"Bearer one"))
+    assert cached.found(SharesItsSlot(b"Bearer one")) == "ann"
+    assert cached.found(SharesItsSlot(b"Bearer two")) is None
+    # Neither is found by what could be no credential.
+    for header in ("Bearer öne", "Bearer \udcff", "Bearer é", "Bearer \U0001f511"):
+        assert cached.found(TextThatSharesItsSlot(header)) is None
+
+
+def test_garbage_is_not_digested(cached: Cached) -> None:
+    cached.fill(b"Bearer one")
+    # Nothing can be digested with it.
+    cached.cache._secret = None  # type: ignore[assignment]
+    assert cached.found(b"Bearer garbage") is None
+    with pytest.raises(TypeError):
+        cached.found(b"Bearer one")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bound_holds_whatever_is_filled_evicted_and_cleared(
+    cached: Cached, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of credentials that may have several spellings. Compared with a list that is searched through."""
+    monkeypatch.setattr("msk_auth.leases._MAX_SPELLINGS", 3)
+    monkeypatch.setattr("msk_auth.leases.MAX_ENTRIES", 8)
+    random, cache = Random(seed), cached.cache
+    listed: list[tuple[str, str, bool]] = []
+    # Two of the headers share their slot: the later one has it.
+    headers = [f"Bearer {number}" for number in range(12)]
+    headers += [TextThatSharesItsSlot("Bearer a"), TextThatSharesItsSlot("Bearer b")]
+    for step in range(400):
+        if random.random() < 0.01:
+            random.choice([cache.clear, cache._renew])()
+            listed.clear()
+        header, name, has_spellings = (
+            random.choice(headers),
+            random.choice(["ada", "bob"]),
+            random.random() < 0.7,
+        )
+        cached.fill(header, name=name, began=step / 1000, has_spellings=has_spellings)
+        listed = [each for each in listed if hash(each[0]) != hash(header)]
+        own = [each for each in listed if each[1:] == (name, True)]
+        if has_spellings and len(own) == 3:
+            listed.remove(own[0])
+        if len(listed) == 8:
+            del listed[0]
+        listed.append((header, name, has_spellings))
+        assert [*cache._entries] == [hash(header) for header, _, _ in listed]
+        names = {header: name for header, name, _ in listed}
+        assert [cached.found(header) for header in headers] == [*map(names.get, headers)]
+        # What was removed is not counted any more, and an owner without logins is not kept.
+        assert {owner_id: [*slots] for owner_id, slots in cache._spellings.items()} == {
+            owner_id: [hash(each[0]) for each in listed if each[1:] == (owner_id, True)]
+            for owner_id in {each[1] for each in listed if each[2]}
+        }
 
 
 # What waits. `tests/test_authenticator.py` has what a request reads within its lease and after it.
