@@ -17,51 +17,6 @@ from sqlalchemy.pool import NullPool
 from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table, prepare_sqlite
 from msk_auth.testing import ChangeRecorder, StoreContract
-from msk_auth.testing._store_contract import (
-    DAY,
-    HOUR,
-    NOW,
-    OWNER,
-    SECOND,
-    WRITES,
-    add,
-    count_active,
-    ids,
-    in_parallel,
-    make_record,
-    revocation_of,
-    rotate,
-    write,
-)
-
-# With what the public contract of stores works with, for tests of a store of the library's.
-__all__ = [
-    "DAY",
-    "HOUR",
-    "METADATA",
-    "NOW",
-    "OWNER",
-    "SECOND",
-    "TABLE",
-    "WRITES",
-    "OnEngine",
-    "add",
-    "async_engine_on",
-    "begin_deferred",
-    "begin_nothing",
-    "count_active",
-    "empty_tables",
-    "engine_on",
-    "ids",
-    "in_parallel",
-    "make_record",
-    "prepared",
-    "revocation_of",
-    "rotate",
-    "sqlite_url",
-    "untouched",
-    "write",
-]
 
 METADATA = MetaData()
 TABLE = api_key_table(METADATA)
@@ -110,9 +65,14 @@ def engine_on(url: URL, **options: Any) -> Iterator[Engine]:
 def async_engine_on(url: URL, **options: Any) -> AsyncEngine:
     """An asynchronous engine on empty tables, to be disposed of on its loop."""
     empty_tables(url)
+    return create_async_engine(awaited(url), **options)
+
+
+def awaited(url: URL) -> URL:
+    """The URL of the same database for an asynchronous driver."""
     drivers = {"sqlite": "sqlite+aiosqlite", "mariadb": "mariadb+aiomysql"}
-    driver = drivers.get(url.get_backend_name(), url.drivername)
-    return create_async_engine(url.set(drivername=driver), **options)
+    drivers["mysql"] = "mysql+aiomysql"
+    return url.set(drivername=drivers.get(url.get_backend_name(), url.drivername))
 
 
 def sqlite_url(folder: Path) -> URL:

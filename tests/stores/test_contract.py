@@ -6,7 +6,7 @@ These tests run with SQLAlchemy 1.4 too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData
@@ -75,34 +75,19 @@ class TestSQLiteInMemory(OnEngine):
             yield engine
 
 
-class OnServer(OnEngine):
-    """On a database server.
-
-    Attributes:
-        server: The fixture of the database's URL.
-    """
-
-    server: ClassVar[str]
-
+class TestPostgres(OnEngine):
     @pytest.fixture(scope="class")
     @classmethod
-    def engine(cls, request: pytest.FixtureRequest) -> Iterator[Engine]:
-        with engine_on(request.getfixturevalue(cls.server)) as engine:
+    def engine(cls, postgres_url: URL) -> Iterator[Engine]:
+        with engine_on(postgres_url) as engine:
             yield engine
 
 
-class TestPostgres(OnServer):
-    server = "postgres_url"
-
-
-class TestMariaDB(OnServer):
+class TestMariaDB(OnEngine):
     """Under the name of MySQL, as most URLs have it. The asynchronous driver has the other name."""
-
-    server = "mariadb_url"
 
     @pytest.fixture(scope="class")
     @classmethod
-    def engine(cls, request: pytest.FixtureRequest) -> Iterator[Engine]:
-        url: URL = request.getfixturevalue(cls.server)
-        with engine_on(url.set(drivername="mysql+pymysql")) as engine:
+    def engine(cls, mariadb_url: URL) -> Iterator[Engine]:
+        with engine_on(mariadb_url.set(drivername="mysql+pymysql")) as engine:
             yield engine

@@ -125,25 +125,15 @@ class TestAsyncSQLiteInMemory(OnAsyncEngine):
         loop.run(engine.dispose())
 
 
-class OnAsyncServer(OnAsyncEngine):
-    """On a database server.
-
-    Attributes:
-        server: The fixture of the database's URL.
-    """
-
-    server: ClassVar[str]
-
+class TestAsyncPostgres(OnAsyncEngine):
     @pytest.fixture(scope="class")
     @classmethod
-    def url(cls, request: pytest.FixtureRequest) -> URL:
-        url: URL = request.getfixturevalue(cls.server)
-        return url
+    def url(cls, postgres_url: URL) -> URL:
+        return postgres_url
 
 
-class TestAsyncPostgres(OnAsyncServer):
-    server = "postgres_url"
-
-
-class TestAsyncMariaDB(OnAsyncServer):
-    server = "mariadb_url"
+class TestAsyncMariaDB(OnAsyncEngine):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls, mariadb_url: URL) -> URL:
+        return mariadb_url

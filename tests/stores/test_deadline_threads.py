@@ -41,7 +41,8 @@ def test_a_thread_that_could_not_start_is_started_later(monkeypatch: pytest.Monk
         uses.within(0.1, read)
 
 
-NEVER_ENDS = """
+ENDS = """
+import atexit
 import threading
 from msk_auth.stores.sqlalchemy._sync.running import Uses
 
@@ -54,22 +55,6 @@ def never_end():
     threading.Event().wait()
 
 
-threading.Thread(target=Uses().within, args=(0.1, never_end), daemon=True).start()
-waits.wait()
-"""
-
-
-def test_a_read_that_never_ends_keeps_no_process_from_ending() -> None:
-    # As where a server's threads are daemons and the driver has no socket to shut down, such as PyMySQL's.
-    subprocess.run([sys.executable, "-c", NEVER_ENDS], check=True)
-
-
-AT_EXIT = """
-import atexit
-import threading
-from msk_auth.stores.sqlalchemy._sync.running import Uses
-
-
 def refuse_to_start(_):
     # As Python 3.12 does.
     raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -80,12 +65,13 @@ def flush():
     print(Uses().within(1.0, lambda: "written"))
 
 
+threading.Thread(target=Uses().within, args=(0.1, never_end), daemon=True).start()
+waits.wait()
 atexit.register(flush)
 """
 
 
-def test_what_runs_at_exit_writes_where_no_thread_can_start() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", AT_EXIT], check=True, capture_output=True, text=True
-    )
+def test_a_process_ends_beside_a_read_that_never_does_and_writes_at_exit_without_a_thread() -> None:
+    # As where a server's threads are daemons and the driver has no socket to shut down, such as PyMySQL's.
+    ended = subprocess.run([sys.executable, "-c", ENDS], check=True, capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == ("written\n", "")

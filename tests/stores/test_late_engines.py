@@ -10,26 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.cases import case
-from tests.stores.support import (
-    HOUR,
-    NOW,
-    OWNER,
-    add,
-    async_engine_on,
-    engine_on,
-    in_parallel,
-    make_record,
-    rotate,
-    sqlite_url,
-)
+from tests.stores.support import engine_on, sqlite_url
 
 from msk_auth.errors import ConfigurationError
 from msk_auth.stores import ExpiryQuery, KeyQuery, RecordedLease
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _shared
 from msk_auth.testing import BackgroundLoop
+from msk_auth.testing._store_contract import HOUR, NOW, OWNER, add, in_parallel, make_record, rotate
 
 USES: dict[str, Any] = {
     "find": lambda store: store.find("k"),
@@ -89,21 +79,6 @@ def test_a_store_goes_on_with_an_engine_of_another_database(
         store.close()
 
 
-@pytest.mark.anyio
-async def test_an_asynchronous_store_goes_on_with_another_engine(
-    tmp_path: Path, postgres_url: URL
-) -> None:
-    current: list[Any] = []
-    store = AsyncSQLAlchemyKeyStore(lambda: current[-1])
-    for url in (postgres_url, sqlite_url(tmp_path)):
-        current.append(async_engine_on(url))
-        assert await store.find("k") is None
-        await store.insert(make_record("k"), max_active=None, now=NOW)
-        assert await store.find("k") == make_record("k")
-        await store.aclose()
-    await asyncio.gather(*(engine.dispose() for engine in current))
-
-
 def test_a_store_that_was_never_used_is_closed() -> None:
     SQLAlchemyKeyStore(lambda: pytest.fail("called")).close()
     asyncio.run(AsyncSQLAlchemyKeyStore(lambda: pytest.fail("called")).aclose())
@@ -135,3 +110,5 @@ def test_each_use_looks_for_the_engine_first() -> None:
                     use(loop.blocking(AsyncSQLAlchemyKeyStore(none)))
         with pytest.raises(ConfigurationError, match=WRONG):
             loop.run(AsyncSQLAlchemyKeyStore(none).find_many(["k"]))
+    with pytest.raises(ConfigurationError, match=WRONG):
+        SQLAlchemyKeyStore(none).prepare(select(text("1")))()

@@ -16,11 +16,12 @@ import pytest
 from sqlalchemy import URL, MetaData, create_engine, inspect
 from tests.databases import mysql_database, postgres_database
 from tests.prefork import Prefork
-from tests.stores.support import NOW, OWNER, make_record
+from tests.stores.support import awaited
 
 from msk_auth.stores import KeyQuery
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table
 from msk_auth.stores.sqlalchemy.migrations import VERSION_TABLE, upgrade
+from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 pytestmark = pytest.mark.slow
 
@@ -89,26 +90,6 @@ url = {url!r}
     include=_INCLUDE,
 )
 
-SQLMODEL = Tool(
-    app="""
-from sqlmodel import Field, SQLModel
-class Shop(SQLModel, table=True):
-    id: int | None = Field(default=None, primary_key=True)
-metadata = SQLModel.metadata
-url = {url!r}
-{fold}
-""",
-    load=f"{ALEMBIC.load}, sqlmodel",
-    run=ALEMBIC.run,
-    init=ALEMBIC.init,
-    edit=_ALEMBIC_ENV,
-    revise=ALEMBIC.revise,
-    upgrade=ALEMBIC.upgrade,
-    check=ALEMBIC.check,
-    downgrade=ALEMBIC.downgrade,
-    include=_INCLUDE,
-)
-
 FLASK_MIGRATE = Tool(
     app="""
 from flask import Flask
@@ -161,7 +142,6 @@ advanced_alchemy.__main__.run_cli()
 
 TOOLS = {
     "alembic": ALEMBIC,
-    "sqlmodel": SQLMODEL,
     "flask-migrate": FLASK_MIGRATE,
     "advanced-alchemy": ADVANCED_ALCHEMY,
 }
@@ -201,14 +181,9 @@ class Project:
 
     def begin(self, fold: str = "", *, include: bool = False) -> None:
         """Write the application, and make the tool's folder."""
-        drivers = {"sqlite": "sqlite+aiosqlite", "mariadb": "mariadb+aiomysql"}
-        drivers["mysql"] = "mysql+aiomysql"
-        async_url = self.url.set(
-            drivername=drivers.get(self.url.get_backend_name(), self.url.drivername)
-        )
         text = self.tool.app.format(
             url=self.url.render_as_string(hide_password=False),
-            async_url=async_url.render_as_string(hide_password=False),
+            async_url=awaited(self.url).render_as_string(hide_password=False),
             fold=fold,
         )
         app = self.folder / "app.py"

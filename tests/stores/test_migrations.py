@@ -14,18 +14,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import URL, Engine, MetaData, create_engine, event, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.databases import mysql_database, postgres_database
-from tests.stores.support import (
-    NOW,
-    begin_deferred,
-    begin_nothing,
-    make_record,
-    prepared,
-    sqlite_url,
-    untouched,
-)
+from tests.stores.support import begin_deferred, begin_nothing, prepared, sqlite_url, untouched
 
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore, api_key_table, migrations
 from msk_auth.stores.sqlalchemy.migrations import VERSION_TABLE, upgrade
+from msk_auth.testing._store_contract import NOW, make_record
 
 NEWEST = max(path.name[:4] for path in Path(migrations.__file__).parent.glob("versions/0*.py"))
 

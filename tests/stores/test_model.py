@@ -17,13 +17,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import URL, Engine
-from tests.stores.support import METADATA, NOW, SECOND, engine_on, make_record
+from tests.stores.support import METADATA, engine_on
 
 from msk_auth import ApiKey, KeyStatus
 from msk_auth.errors import MskAuthError
 from msk_auth.stores import ExpiryQuery, KeyQuery, RecordedLease
 from msk_auth.stores.memory import MemoryKeyStore
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
+from msk_auth.testing._store_contract import NOW, SECOND, make_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 

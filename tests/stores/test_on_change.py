@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,15 +24,16 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from tests.stores.support import NOW, OWNER, async_engine_on, empty_tables, make_record, sqlite_url
+from tests.stores.support import async_engine_on, empty_tables
 
 from msk_auth import ApiKey
 from msk_auth.events import KeyEvent
 from msk_auth.stores import KeyStore
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore
 from msk_auth.testing import BackgroundLoop
+from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 AUDIT = Table(
     "audit_of_keys",
@@ -41,12 +41,6 @@ AUDIT = Table(
     Column("id", Integer, primary_key=True),
     Column("key_id", String(64), nullable=False),
 )
-KINDS = [
-    f"{driver} {database}"
-    for driver in ("blocking", "async")
-    for database in ("sqlite", "postgres", "mysql")
-]
-
 Hook = Callable[[Connection, KeyEvent], None]
 
 
@@ -113,36 +107,30 @@ def write_row(connection: Connection, event: KeyEvent) -> None:
     connection.execute(insert(AUDIT).values(key_id=event.record.id))
 
 
-@pytest.fixture(params=KINDS)
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    driver, database = request.param.split()
-    url = (
-        sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue(f"{database}_url")
-    )
-    site = Site(url, driver)
+@pytest.fixture(params=["blocking", "async"])
+def site(url: URL, request: pytest.FixtureRequest) -> Iterator[Site]:
+    site = Site(url, request.param)
     yield site
     site.close()
 
 
 def test_the_row_commits_with_the_key(site: Site) -> None:
+    found: list[str] = []
+
+    def look_and_write(connection: Connection, event: KeyEvent) -> None:
+        # The change is there, on the hook's connection.
+        owners = text("SELECT owner_id FROM msk_auth_api_keys WHERE id = :id")
+        found.extend(connection.scalars(owners, {"id": event.record.id}))
+        write_row(connection, event)
+
+    site.hook = look_and_write
     record = site.insert()
     assert site.store.find("k") == record
     assert site.rows() == ["k"]
     site.store.revoke("k", owner_id=OWNER, at=NOW, change=change)
     site.store.revoke("k", owner_id=OWNER, at=NOW, change=change)
     assert site.rows() == ["k", "k"]
-
-
-def test_the_hook_finds_the_change_on_its_connection(site: Site) -> None:
-    found: list[Any] = []
-
-    def look(connection: Connection, event: KeyEvent) -> None:
-        statement = text("SELECT owner_id FROM msk_auth_api_keys WHERE id = :id")
-        found.append(connection.execute(statement, {"id": event.record.id}).scalar_one())
-
-    site.hook = look
-    site.insert()
-    assert found == [OWNER]
+    assert found == [OWNER] * 2
 
 
 def test_what_the_hook_has_written_is_rolled_back_with_the_key(site: Site) -> None:
@@ -162,18 +150,6 @@ def test_what_the_hook_has_written_is_rolled_back_with_the_key(site: Site) -> No
     site.hook = write_row
     site.insert("next")
     assert site.rows() == ["k", "next"]
-
-
-def test_a_row_that_the_database_refuses_undoes_the_change(site: Site) -> None:
-    def write_twice(connection: Connection, _event: KeyEvent) -> None:
-        for _ in range(2):
-            connection.execute(insert(AUDIT).values(id=1, key_id="same"))
-
-    site.hook = write_twice
-    with pytest.raises(IntegrityError):
-        site.insert()
-    assert site.store.find("k") is None
-    assert site.rows() == []
 
 
 def test_an_error_that_the_hook_catches_costs_its_savepoint_alone(site: Site) -> None:
@@ -204,7 +180,7 @@ def test_a_transaction_that_the_hook_ended_is_not_reported_as_success(site: Site
     assert site.store.find("k") is None
 
 
-@pytest.mark.parametrize("site", ["blocking postgres", "async postgres"], indirect=True)
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_on_postgresql_an_error_without_a_savepoint_cannot_be_caught(site: Site) -> None:
     """PostgreSQL answers the commit of a failed transaction with a rollback, and the driver with success."""
 
@@ -218,26 +194,8 @@ def test_on_postgresql_an_error_without_a_savepoint_cannot_be_caught(site: Site)
     assert site.store.find("k") is None
 
 
-@pytest.mark.parametrize("site", ["blocking postgres", "blocking mysql"], indirect=True)
-def test_no_change_is_visible_before_the_commit(site: Site) -> None:
-    seen: list[object] = []
-
-    def look_from_outside(connection: Connection, event: KeyEvent) -> None:
-        write_row(connection, event)
-        other = SQLAlchemyKeyStore(site.plain)
-        seen.extend([other.find("k"), site.rows()])
-        other.close()
-
-    site.hook = look_from_outside
-    site.insert()
-    assert seen == [None, []]
-    assert site.rows() == ["k"]
-
-
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "site", ["blocking sqlite", "blocking postgres", "blocking mysql"], indirect=True
-)
+@pytest.mark.parametrize("site", ["blocking"], indirect=True)
 @pytest.mark.parametrize("write", ["insert", "revoke", "rotate"])
 @pytest.mark.parametrize("moment", ["before the row", "after the row"])
 def test_a_process_that_is_killed_between_key_and_row_leaves_neither(

@@ -12,9 +12,10 @@ from sqlalchemy import URL, Select, bindparam, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.databases import pgbouncer
-from tests.stores.support import NOW, TABLE, async_engine_on, make_record
+from tests.stores.support import TABLE, async_engine_on
 
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore
+from msk_auth.testing._store_contract import NOW, make_record
 
 pytestmark = pytest.mark.anyio
 

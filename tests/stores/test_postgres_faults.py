@@ -18,7 +18,7 @@ from examples.task_service.tests.faults.proxy import Wire, wire
 from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.own_postgres import OwnPostgres, own_postgres
-from tests.stores.support import METADATA, NOW, OWNER, empty_tables, make_record
+from tests.stores.support import METADATA, empty_tables
 
 from msk_auth.batching import BatchedReader
 from msk_auth.stores.sqlalchemy import (
@@ -26,6 +26,7 @@ from msk_auth.stores.sqlalchemy import (
     SQLAlchemyKeyStore,
     prepare_postgresql,
 )
+from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tests.forked import in_child
-from tests.stores.support import HOUR, NOW, OWNER, empty_tables, engine_on, make_record
+from tests.stores.support import empty_tables, engine_on
 
 from msk_auth import ApiKey
 from msk_auth.batching import BatchedReader
@@ -40,6 +40,7 @@ from msk_auth.stores.sqlalchemy import (
     api_key_table,
     prepare_postgresql,
 )
+from msk_auth.testing._store_contract import HOUR, NOW, OWNER, make_record
 
 pytestmark = pytest.mark.anyio
 
@@ -108,10 +109,7 @@ class Awaiting:
 Half: TypeAlias = Blocking | Awaiting
 
 
-KINDS: list[type[Half]] = [Blocking, Awaiting]
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[Blocking, Awaiting])
 def kind(request: pytest.FixtureRequest) -> type[Half]:
     made: type[Half] = request.param
     return made
@@ -202,29 +200,12 @@ def limit_time(half: Half, seconds: float) -> None:
     half.store.read_seconds = half.store.write_seconds = seconds
 
 
-@pytest.mark.parametrize("key_id", ["", "k1\x00", "k 1", "k'1", "kü", "{k1}", "\udc80", "k" * 300])
-async def test_an_impossible_id_is_no_key(half: Half, key_id: str) -> None:
-    # The driver refuses a NUL and half a surrogate.
-    with suppress(DBAPIError, UnicodeError):
-        assert await find(half, key_id) is None
-    assert await find(half) == FULL
-
-
-async def test_each_look_up_sees_each_commit_and_nothing_before_one(
-    half: Half, admin: Engine
-) -> None:
-    rename = text("UPDATE msk_auth_api_keys SET name = :name WHERE id = 'K1'")
-    for number in range(20):
-        name = f"name {number}"
-        with admin.begin() as connection:
-            connection.execute(rename, {"name": name})
-            found = await find(half, "K1")
-            assert found is not None
-            assert found.name != name
-        found = await find(half, "K1")
-        assert found is not None
-        assert found.name == name
-    assert await half.call("revoke", "K1", owner_id=OWNER, at=NOW) == await find(half, "K1")
+async def test_an_impossible_id_is_no_key(half: Half) -> None:
+    for key_id in ("k1\x00", "{k1}", "\udc80"):
+        # The driver refuses a NUL and half a surrogate.
+        with suppress(DBAPIError, UnicodeError):
+            assert await find(half, key_id) is None
+        assert await find(half) == FULL
 
 
 @pytest.mark.parametrize("isolation", ["SERIALIZABLE", "REPEATABLE READ"])
@@ -517,21 +498,6 @@ async def test_the_application_s_own_statements_have_no_deadline(
                 assert connection.scalar(sleep) == 1
 
 
-async def test_a_failing_statement_is_reported_by_sqlalchemy(half: Half, admin: Engine) -> None:
-    assert await find(half) == FULL
-    rename = "ALTER TABLE {} RENAME TO {}"
-    with admin.begin() as connection:
-        connection.execute(text(rename.format("msk_auth_api_keys", "elsewhere")))
-    try:
-        for _ in range(2):
-            with pytest.raises(DBAPIError, match='"msk_auth_api_keys" does not exist'):
-                await find(half)
-    finally:
-        with admin.begin() as connection:
-            connection.execute(text(rename.format("elsewhere", "msk_auth_api_keys")))
-    assert await find(half) == FULL
-
-
 @pytest.mark.parametrize("options", [{}, {"poolclass": StaticPool}], ids=["pool", "one connection"])
 def test_a_forked_process_uses_connections_of_its_own(
     postgres_url: URL, options: dict[str, Any]
@@ -550,18 +516,6 @@ def test_a_forked_process_uses_connections_of_its_own(
         assert in_child(backend) != ours
         assert backend() == ours
         store.close()
-
-
-def test_a_store_can_be_used_on_one_loop_after_another(postgres_url: URL, admin: Engine) -> None:
-    store = AsyncSQLAlchemyKeyStore(create_async_engine(postgres_url, poolclass=NullPool))
-
-    async def use() -> None:
-        if not await store.find("k1"):
-            await store.insert(FULL, max_active=None, now=NOW)
-        assert await store.find("k1") == FULL
-
-    asyncio.run(use())
-    asyncio.run(use())
 
 
 def test_an_interrupted_look_up_leaves_no_answer_for_the_next_one(

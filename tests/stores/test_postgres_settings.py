@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Connection, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
-from tests.stores.support import NOW, OWNER, async_engine_on, engine_on, make_record
+from tests.stores.support import async_engine_on, engine_on
 
 from msk_auth import AsyncAuthenticator, Owner
 from msk_auth.errors import StoreUnavailable
@@ -20,6 +20,7 @@ from msk_auth.stores.sqlalchemy import (
     commit_durably,
 )
 from msk_auth.stores.sqlalchemy._servers import check_primary
+from msk_auth.testing._store_contract import NOW, OWNER, make_record
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -33,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from tests.stores.support import sqlite_url
+from tests.stores.support import awaited, sqlite_url
 
 from msk_auth.errors import ConfigurationError
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, prepare_sqlite
@@ -142,44 +141,13 @@ def test_a_parameter_may_be_a_list(url: URL) -> None:
             assert [row.id for row in find(ids=ids)] == ids
 
 
-def test_a_statement_follows_an_engine_that_is_given_late(url: URL) -> None:
-    engine = create_engine(url)
-    store = SQLAlchemyKeyStore(lambda: engine)
-    find = store.prepare(BY_ID)
-    assert [row.id for row in find(user_id="ann")] == ["ann"]
-    store.close()
-    engine.dispose()
-    engine = create_engine(url)
-    assert [row.id for row in find(user_id="ann")] == ["ann"]
-    store.close()
-    engine.dispose()
-    gc.collect()
-
-
 @asynccontextmanager
 async def awaiting(url: URL) -> AsyncIterator[tuple[AsyncEngine, AsyncSQLAlchemyKeyStore]]:
-    drivers = {"sqlite": "sqlite+aiosqlite", "mariadb": "mariadb+aiomysql"}
-    driver = drivers.get(url.get_backend_name(), url.drivername)
-    engine = create_async_engine(url.set(drivername=driver))
+    engine = create_async_engine(awaited(url))
     store = AsyncSQLAlchemyKeyStore(engine)
     yield engine, store
     await store.aclose()
     await engine.dispose()
-
-
-@pytest.mark.anyio
-async def test_an_asynchronous_store_returns_the_same_rows(url: URL) -> None:
-    async with awaiting(url) as (engine, store):
-        find, amount = store.prepare(BY_ID), store.prepare(AMOUNT)
-        for _ in range(2):
-            for number, row in enumerate(ROWS):
-                (found,) = await find(user_id=row["id"])
-                assert tuple(found) == expected(number)
-            assert await find(user_id="nobody") == []
-            assert [row.limit_ for row in await amount(user_id="ann")] == [1]
-        late = AsyncSQLAlchemyKeyStore(lambda: engine)
-        assert [row.id for row in await late.prepare(BY_ID)(user_id="ann")] == ["ann"]
-        await late.aclose()
 
 
 BY_OWN_ID = select(*KNOWN, literal("x").label("tag"))
@@ -235,33 +203,16 @@ async def test_look_ups_by_id_share_round_trips_and_see_what_was_committed_befor
 def test_a_look_up_by_id_needs_a_column_of_text_with_that_name(
     tmp_path: Path, columns: Any
 ) -> None:
-    engine = create_async_engine(sqlite_url(tmp_path).set(drivername="sqlite+aiosqlite"))
+    engine = create_async_engine(awaited(sqlite_url(tmp_path)))
     store = AsyncSQLAlchemyKeyStore(engine)
     with pytest.raises(ConfigurationError, match="column `id` of text"):
         store.prepare_by_id(select(*columns))
 
 
-UNREACHABLE = "postgresql+psycopg://127.0.0.1:1/nothing"
-
-
 def test_a_server_that_cannot_be_reached_is_an_error_of_sqlalchemy() -> None:
-    engine = create_engine(UNREACHABLE)
+    engine = create_engine("postgresql+psycopg://127.0.0.1:1/nothing")
     store = SQLAlchemyKeyStore(engine)
     with pytest.raises(OperationalError):
         store.prepare(BY_ID)(user_id="ann")
     with pytest.raises(OperationalError):
         store.find("k1")
-
-
-@pytest.mark.anyio
-async def test_a_server_that_cannot_be_reached_is_an_error_of_sqlalchemy_to_an_asynchronous_store() -> (
-    None
-):
-    engine = create_async_engine(UNREACHABLE)
-    store = AsyncSQLAlchemyKeyStore(engine)
-    with pytest.raises(OperationalError):
-        await store.prepare(BY_ID)(user_id="ann")
-    with pytest.raises(OperationalError):
-        await store.find("k1")
-    with pytest.raises(OperationalError):
-        await store.find_many(["k1"])

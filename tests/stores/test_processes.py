@@ -10,10 +10,11 @@ from multiprocessing import get_context
 
 import pytest
 from sqlalchemy import URL, Engine, select, text
-from tests.stores.support import HOUR, NOW, add, count_active, engine_on
+from tests.stores.support import awaited, engine_on
 from tests.stores.workers import ANNOUNCED, work
 
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
+from msk_auth.testing._store_contract import HOUR, NOW, add, count_active
 
 # The processes are forks of one that has loaded what they import: that takes longer than what most of them do.
 FORKS = get_context("forkserver")
@@ -89,11 +90,8 @@ def test_the_limit_is_exact_across_processes(url: URL) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("acknowledged", [1, 7, 40])
 def test_what_was_acknowledged_survives_a_kill(url: URL, acknowledged: int) -> None:
-    if url.get_backend_name() == "mariadb":
-        url = url.set(drivername="mariadb+aiomysql")
-    sync_url = url.set(drivername=url.drivername.replace("aiomysql", "pymysql"))
-    with engine_on(sync_url) as engine:
-        with worker("insert_for_ever", url) as process:
+    with engine_on(url) as engine:
+        with worker("insert_for_ever", awaited(url)) as process:
             lines = [process.read() for _ in range(acknowledged)]
             process.kill()
             # What it printed before the signal arrived.

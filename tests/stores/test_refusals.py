@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import URL
 from tests.cases import refused_with
 from tests.contract.world import checksum
 from tests.core.support import functions_called
-from tests.stores.support import NOW, async_engine_on, engine_on, make_record, sqlite_url
+from tests.stores.support import async_engine_on, engine_on, sqlite_url
 
 from msk_auth import Authenticator, Owner, local_principal
 from msk_auth.stores.sqlalchemy import AsyncSQLAlchemyKeyStore, SQLAlchemyKeyStore, _sqlite, _table
+from msk_auth.testing._store_contract import NOW, make_record
 
 ADA = Owner("ada", frozenset({"tasks:read"}), "ada")
 
@@ -61,20 +63,16 @@ def test_an_unknown_id_and_a_wrong_secret_take_the_same_steps(
         store.close()
 
 
-@pytest.mark.parametrize("key_id", ["000000000000", "MMMMMMMMMMMM", "zzzzzzzzzzzz"])
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
-def test_an_unknown_key_is_not_mistaken_for_the_next_one(
-    database: str, key_id: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    url = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("postgres_url")
+def test_an_unknown_key_is_not_mistaken_for_the_next_one(url: URL) -> None:
     with engine_on(url) as engine:
         store = SQLAlchemyKeyStore(engine)
-        assert store.find(key_id) is None  # of an empty table
+        unknown = ("000000000000", "MMMMMMMMMMMM", "zzzzzzzzzzzz")
+        assert [store.find(key_id) for key_id in unknown] == [None] * 3  # of an empty table
         for each in ("Aaaaaaaaaaaa", "aAAAAAAAAAAA", "nnnnnnnnnnnn"):
             store.insert(make_record(each), max_active=None, now=NOW)
         for _ in range(2):
-            assert store.find(key_id) is None
-            assert store.find(key_id + "0") is None
+            for key_id in unknown:
+                assert store.find(key_id) is store.find(key_id + "0") is None
             # Neither by another case nor by a beginning.
             assert store.find("aaaaaaaaaaaa") is store.find("aAAAAAAAAAA") is None
             found = store.find("aAAAAAAAAAAA")
@@ -86,17 +84,13 @@ def test_an_unknown_key_is_not_mistaken_for_the_next_one(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 async def test_as_many_records_are_made_whether_keys_exist_or_not(
-    database: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    url: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
     original = _table.read_record
     monkeypatch.setattr(_table, "read_record", lambda row: made.append(row) or original(row))
-    url = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("postgres_url")
     engine = async_engine_on(url)
     store = AsyncSQLAlchemyKeyStore(engine)
     await store.insert(make_record("b" * 12), max_active=None, now=NOW)
@@ -105,7 +99,7 @@ async def test_as_many_records_are_made_whether_keys_exist_or_not(
         made.clear()
         await store.find(key_id)
         assert len(made) == 1
-    if database == "postgres":
+    if engine.dialect.name == "postgresql":
         for key_ids in (["b" * 12], ["a" * 12], ["a" * 12, "b" * 12, "c" * 12]):
             made.clear()
             found = await store.find_many(key_ids)

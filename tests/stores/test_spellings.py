@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import refused_with
+from tests.cases import case, refused_with
 from tests.stores.support import engine_on, sqlite_url
 
 from msk_auth import Authenticator, KeyLimits, KeyStatus, Owner, Principal, local_principal
@@ -92,14 +92,15 @@ def test_forgetting_its_owner_revokes_it(site: Site) -> None:
         site.now.authenticate([f"Bearer {site.key.value.reveal()}"])
 
 
-@pytest.mark.parametrize("stranger", [OTHER, OTHER.replace("-", ""), f"{SPELLED} ", SPELLED[:-1]])
-def test_another_owner_does_not_find_it(site: Site, stranger: str) -> None:
-    ben = site.person(stranger)
-    assert list(site.before.list_keys(ben).items) == []
-    assert site.before.forget_owner(stranger) == 0
-    for method in (site.before.get_key, site.before.revoke_key):
-        with pytest.raises(KeyNotFound):
-            method(ben, site.key.record.id)
+def test_another_owner_does_not_find_it(site: Site) -> None:
+    for stranger in (OTHER, OTHER.replace("-", ""), f"{SPELLED} ", SPELLED[:-1]):
+        ben = site.person(stranger)
+        with case(stranger):
+            assert list(site.before.list_keys(ben).items) == []
+            assert site.before.forget_owner(stranger) == 0
+            for method in (site.before.get_key, site.before.revoke_key):
+                with pytest.raises(KeyNotFound):
+                    method(ben, site.key.record.id)
 
 
 # To a collation these are the owner's own spellings, for some with the length of another one.

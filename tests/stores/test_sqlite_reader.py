@@ -20,17 +20,7 @@ import pytest
 from sqlalchemy import URL, Engine, MetaData, NullPool, StaticPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.forked import in_child
-from tests.stores.support import (
-    METADATA,
-    NOW,
-    OWNER,
-    add,
-    async_engine_on,
-    empty_tables,
-    engine_on,
-    make_record,
-    sqlite_url,
-)
+from tests.stores.support import METADATA, async_engine_on, empty_tables, engine_on, sqlite_url
 
 from msk_auth import (
     ApiKey,
@@ -50,6 +40,7 @@ from msk_auth.stores.sqlalchemy import (
     prepare_sqlite,
 )
 from msk_auth.testing import FrozenClock
+from msk_auth.testing._store_contract import NOW, OWNER, add, make_record
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from sqlalchemy import (
     String,
     Table,
     create_engine,
-    make_url,
 )
 from sqlalchemy import insert as insert_into
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -109,8 +108,7 @@ async def insert_for_ever(store: AsyncSQLAlchemyKeyStore) -> None:
 
 def main(what: str, url: str, *rest: str) -> None:
     if what == "insert_for_ever":
-        drivername = make_url(url).drivername.replace("sqlite", "sqlite+aiosqlite")
-        engine = create_async_engine(make_url(url).set(drivername=drivername))
+        engine = create_async_engine(url)
         if engine.dialect.name == "sqlite":
             prepare_sqlite(engine)
         asyncio.run(insert_for_ever(AsyncSQLAlchemyKeyStore(engine)))
