@@ -91,7 +91,26 @@ class AdapterDriver(Protocol):
 PROBLEM_BASE: Final = "https://msk-auth.readthedocs.io/en/stable/reference/errors/"
 
 
-class AdapterContract:
+class Contract:
+    """Tests of an application that lives in a world."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world(cls) -> World:
+        """The world that the application lives in, one for all tests of the class."""
+        return make_world()
+
+    @pytest.fixture
+    def driver(self, world: World) -> Any:
+        """The driver of the application under test. Override it."""
+        raise NotImplementedError("give your test class a fixture named `driver`")
+
+    @pytest.fixture(autouse=True)
+    def _fresh(self, world: World) -> None:
+        world.reset()
+
+
+class AdapterContract(Contract):
     """Tests of an adapter: subclass it and say how your application is asked.
 
     ::
@@ -107,21 +126,6 @@ class AdapterContract:
     administrators `test_an_administrators_key_route_gives_its_answer = None` and
     `test_an_administrator_lists_and_revokes_the_keys_of_all_owners = None`.
     """
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def world(cls) -> World:
-        """The world that the application lives in, one for all tests of the class."""
-        return make_world()
-
-    @pytest.fixture
-    def driver(self, world: World) -> AdapterDriver:
-        """The driver of the application under test. Override it."""
-        raise NotImplementedError("give your test class a fixture named `driver`")
-
-    @pytest.fixture(autouse=True)
-    def _fresh(self, world: World) -> None:
-        world.reset()
 
     @pytest.mark.parametrize("request_line", GUARDED, ids=ascii)
     def test_a_guarded_route_gives_its_answer(

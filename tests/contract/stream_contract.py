@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator
 from typing import Any, Final
 
-import pytest
+from msk_auth import AsyncAuthenticator, Authenticator, Principal, local_principal
 
-from msk_auth import AsyncAuthenticator, Authenticator, KeyLimits, Principal, local_principal
-
-from .adapter_contract import AdapterDriver
+from .adapter_contract import AdapterDriver, Contract
 from .case import TOKEN
-from .world import World, make_world
+from .world import World
 
 # Not a measurement: a stream that should have ended earlier lasts this long.
 _TOO_LONG_SECONDS: Final = 30
@@ -60,26 +58,11 @@ def lines_blocking(
     yield b"second\n"
 
 
-class StreamContract:
+class StreamContract(Contract):
     """Tests of an adapter's `watch` and `verify_again`: subclass it as :class:`AdapterContract`, with its driver.
 
     The driver keeps the connection open until the application has answered.
     """
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def world(cls) -> World:
-        """The world that the application lives in, one for all tests of the class: time passes in it."""
-        return make_world(KeyLimits())
-
-    @pytest.fixture
-    def driver(self, world: World) -> AdapterDriver:
-        """The driver of the application under test. Override it."""
-        raise NotImplementedError("give your test class a fixture named `driver`")
-
-    @pytest.fixture(autouse=True)
-    def _fresh(self, world: World) -> None:
-        world.reset()
 
     def test_a_stream_ends_when_its_credential_is_revoked(
         self, world: World, driver: AdapterDriver

@@ -12,9 +12,9 @@ import pytest
 from msk_auth import Principal, require_interactive
 from msk_auth.errors import CredentialRefused, StoreUnavailable
 
-from .adapter_contract import Reply, check
+from .adapter_contract import Contract, Reply, check
 from .case import Case, bearer, case
-from .world import START, TaskNotFound, User, World, make_world
+from .world import START, TaskNotFound, User, World
 
 POLICY_VIOLATION: Final = 1008
 """The code that a websocket is closed with (RFC 6455, section 7.4.1)."""
@@ -110,27 +110,12 @@ def _refused() -> Iterator[Case]:
 _REFUSED: Final = tuple(_refused())
 
 
-class WebSocketContract:
+class WebSocketContract(Contract):
     """Tests of an adapter's websockets: subclass it as :class:`AdapterContract`, with a :class:`WebSocketDriver`.
 
     A refused handshake gets the answer that a request gets, where the server can send it. A problem that comes up later
     closes with 1008 and the problem's code as the reason.
     """
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def world(cls) -> World:
-        """The world that the application lives in, one for all tests of the class."""
-        return make_world()
-
-    @pytest.fixture
-    def driver(self, world: World) -> WebSocketDriver:
-        """The driver of the application under test. Override it."""
-        raise NotImplementedError("give your test class a fixture named `driver`")
-
-    @pytest.fixture(autouse=True)
-    def _fresh(self, world: World) -> None:
-        world.reset()
 
     @pytest.mark.parametrize("credential", ["key", "jwt"])
     def test_an_accepted_credential_opens_it(

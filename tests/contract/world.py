@@ -15,7 +15,6 @@ from msk_auth import (
     AsyncAuthenticator,
     Authenticator,
     KeyFormat,
-    KeyLimits,
     Owner,
     Principal,
     Session,
@@ -191,11 +190,10 @@ def _token_profile(key: SigningKey = SIGNING_KEY) -> TokenProfile:
     return TokenProfile(issuer="https://tasks.test", audience="tasks", keys=[key])
 
 
-def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = None) -> World:
+def make_world(*, lease: timedelta | None = None) -> World:
     """A fresh world in which it is `START`.
 
     Args:
-        limits: What new keys may be.
         lease: For how long a verification may be reused. With one the authenticators have no
             `on_event`, so that they may use the lease wherever they can.
     """
@@ -232,7 +230,6 @@ def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = Non
         find_owner=find_owner_async,
         tokens=profile,
         find_session=find_session_async,
-        key_limits=limits or KeyLimits(),
         may_act_for=may_act_for_async,
         on_event=events.append if lease is None else None,
         clock=clock,
@@ -245,7 +242,6 @@ def make_world(limits: KeyLimits | None = None, *, lease: timedelta | None = Non
         find_owner=find_owner,
         tokens=profile,
         find_session=find_session,
-        key_limits=limits or KeyLimits(),
         may_act_for=may_act_for,
         on_event=events.append if lease is None else None,
         clock=clock,
