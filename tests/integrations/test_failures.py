@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.cases import case
-from tests.contract.adapter import Reply, World, make_world
+from tests.contract.adapter import Reply, World
 from tests.integrations.adapters import ADAPTERS, GUARDED, application, send
 
 pytestmark = pytest.mark.anyio
@@ -19,6 +19,11 @@ def adapter(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture
+def app(adapter: str, world: World) -> Any:
+    return application(adapter, world)
+
+
 async def ask(app: Any, world: World, request: str, credential: str) -> Reply:
     method, _, target = request.partition(" ")
     return await send(app, method, world.fill(target), world.bearer(credential))
@@ -26,10 +31,12 @@ async def ask(app: Any, world: World, request: str, credential: str) -> Reply:
 
 @pytest.mark.parametrize("broken", ["raises", "returns None", "returns True"])
 async def test_a_broken_authenticator_is_503(
-    adapter: str, broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: Any,
+    world: World,
+    broken: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = make_world()
-
     def authenticate(authorization: Any, *_more: Any) -> Any:
         if broken == "raises":
             raise RuntimeError(f"cannot read {authorization[0]!r}")
@@ -40,7 +47,6 @@ async def test_a_broken_authenticator_is_503(
 
     monkeypatch.setattr(world.blocking, "authenticate", authenticate)
     monkeypatch.setattr(world.authenticator, "authenticate", authenticate_async)
-    app = application(adapter, world)
     for request_line in GUARDED:
         caplog.clear()
         with case(request_line), caplog.at_level(logging.DEBUG):
@@ -50,10 +56,8 @@ async def test_a_broken_authenticator_is_503(
             assert world.names["key"] not in caplog.text
 
 
-async def test_what_the_library_did_not_raise_gets_no_code_of_it(adapter: str) -> None:
+async def test_what_the_library_did_not_raise_gets_no_code_of_it(app: Any, world: World) -> None:
     """G6: a code, and a challenge, stand for what the library found out."""
-    world = make_world()
-    app = application(adapter, world)
     for request_line, status, title in (
         ("GET /nowhere", 404, "Not Found"),
         ("PUT /me", 405, "Method Not Allowed"),
@@ -70,10 +74,7 @@ async def test_what_the_library_did_not_raise_gets_no_code_of_it(adapter: str) -
             assert (allow is None) == (status != 405)
 
 
-async def test_parallel_requests_do_not_mix_up_their_principals(adapter: str) -> None:
-    world = make_world()
-    app = application(adapter, world)
-
+async def test_parallel_requests_do_not_mix_up_their_principals(app: Any, world: World) -> None:
     async def ask(credential: str, owner: str) -> None:
         reply = await send(app, "GET", b"/me", world.bearer(credential))
         assert reply.json["owner"] == owner
@@ -84,10 +85,8 @@ async def test_parallel_requests_do_not_mix_up_their_principals(adapter: str) ->
 
 
 async def test_no_secret_is_in_logs_tracebacks_or_reprs(
-    adapter: str, caplog: pytest.LogCaptureFixture
+    app: Any, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = make_world()
-    app = application(adapter, world)
     headers = [*world.bearer("jwt"), (b"content-type", b"application/json")]
     with caplog.at_level(logging.DEBUG):
         created = await send(app, "POST", b"/api/keys", headers, b'{"name": "one"}')
@@ -109,10 +108,10 @@ async def test_no_secret_is_in_logs_tracebacks_or_reprs(
         assert key[17:].encode() not in (await send(app, "GET", target, headers)).body
 
 
-async def test_a_refusal_logs_no_traceback(adapter: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refusal_logs_no_traceback(
+    app: Any, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """A refusal is an answer, not an error of the application."""
-    world = make_world()
-    app = application(adapter, world)
     with caplog.at_level(logging.DEBUG):
         for request_line, credential, status in (
             ("GET /me", "key_revoked", 401),
