@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.contract.adapter import MAX_AGE, make_world
-from tests.integrations.adapters import ADAPTERS, adapter_of, mounted, send
+from anyio import to_thread
+from tests.contract.adapter import MAX_AGE, PEOPLE, START, make_world
+from tests.integrations.adapters import ADAPTERS, WITH_WEBSOCKETS, adapter_of, mounted, send
+
+from msk_auth import local_principal
+from msk_auth.errors import ConfigurationError
+from msk_auth.keys import KeyFilter
 
 pytestmark = pytest.mark.anyio
 
@@ -28,3 +33,31 @@ async def test_an_application_lists_with_any_login_and_revokes_with_a_recent_one
     assert (await send(app, "POST", one, world.bearer("jwt_admin"))).status == 200
     many = await send(app, "POST", b"/api/admin/keys/revoke", world.bearer("jwt_admin"))
     assert many.status in {404, 405}
+
+
+@pytest.mark.parametrize("name", WITH_WEBSOCKETS)
+@pytest.mark.parametrize("kind", ["authenticator", "blocking"])
+async def test_the_operations_of_an_adapter_s_authenticator_are_awaited(
+    name: str, kind: str
+) -> None:
+    world = make_world()
+    admin = adapter_of(name, getattr(world, kind)).authenticator.admin_keys(PERMISSION)
+    root = local_principal(PEOPLE["root"], at=START, interactive=True)
+    page = await admin.list_keys(root, KeyFilter(owner_id="bob"), limit=5)
+    assert [record.name for record in page.items] == ["key_bob"]
+    key_id = world.names["key_bob_id"]
+    revoked = await admin.revoke_key(root, key_id)
+    assert (revoked.id, revoked.revoked_at) == (key_id, START)
+    assert await admin.revoke_keys(root, [key_id, "unknown"]) == (revoked, None)
+
+
+async def test_the_operations_in_threads_refuse_a_call_that_cannot_be_awaited() -> None:
+    world = make_world()
+    auth = adapter_of(WITH_WEBSOCKETS[0], world.blocking)
+    root = local_principal(PEOPLE["root"], at=START, interactive=True)
+    admin = auth.authenticator.admin_keys(PERMISSION)
+    key_id = world.names["key_bob_id"]
+    with pytest.raises(ConfigurationError, match=r"auth\.blocking\.admin_keys\(…\)\.revoke_key"):
+        await to_thread.run_sync(admin.revoke_key, root, key_id)
+    revoked = auth.blocking.admin_keys(PERMISSION).revoke_key(root, key_id)
+    assert revoked.revoked_at == START

@@ -12,6 +12,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction, unwrap
 from threading import Event
@@ -19,10 +20,12 @@ from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
 
+from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._async.primitives import is_beside_loop
 from msk_auth._async.watch import LOOK_UPS_AT_ONCE, AsyncWatch, AsyncWatches
 from msk_auth._fork import abandon, after_fork_in_child
+from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.verification import Reads
 from msk_auth.authenticator import BaseAuthenticator
@@ -477,14 +480,8 @@ class PublicRoutes(ABC, Generic[MountedT, RequestT]):
 # The attributes of both authenticators, and the methods that neither block nor await.
 _SHARED: Final = tuple(
     name
-    for name in (*BaseAuthenticator.__annotations__, *vars(BaseAuthenticator), "admin_keys")
+    for name in (*BaseAuthenticator.__annotations__, *vars(BaseAuthenticator))
     if name[0] != "_"
-)
-# The two authenticators have the same methods.
-_IN_THREAD: Final = tuple(
-    name
-    for name, method in vars(AsyncAuthenticator).items()
-    if name[0] != "_" and iscoroutinefunction(unwrap(method))
 )
 
 
@@ -498,7 +495,7 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
     # This class has no ports, so it does not call the initializer of the base class.
     def __init__(self, blocking: Authenticator[UserT]) -> None:
         vars(self).update((name, getattr(blocking, name)) for name in _SHARED)
-        vars(self).update((name, partial(self._call, name)) for name in _IN_THREAD)
+        _run_in_threads(self, AsyncAuthenticator, blocking, "auth.blocking")
         self._blocking = blocking
         self._begin_closed()
         parts: Any = blocking
@@ -507,13 +504,43 @@ class OffLoopAuthenticator(AsyncAuthenticator[UserT]):
             self.rules, _OffLoopReads(reads), self.clock, interval
         )
 
-    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+    def admin_keys(
+        self, permission: str, *, max_age: timedelta | None = None
+    ) -> AsyncAdminKeys[UserT]:
+        """See `Authenticator`. These operations run in threads, too."""
+        return _OffLoopAdminKeys(self._blocking.admin_keys(permission, max_age=max_age))
+
+
+class _OffLoopAdminKeys(AsyncAdminKeys[UserT]):
+    """Runs each operation of `AdminKeys` in a thread."""
+
+    # As above.
+    def __init__(self, blocking: AdminKeys[UserT]) -> None:
+        self.policy = blocking.policy
+        _run_in_threads(self, AsyncAdminKeys, blocking, "auth.blocking.admin_keys(…)")
+
+
+def _run_in_threads(awaited: object, kind: type[Any], blocking: object, place: str) -> None:
+    """Let the methods of an object that must be awaited call those of a blocking object, each in a thread.
+
+    Args:
+        awaited: The object.
+        kind: Its class, whose blocking twin has the same methods.
+        blocking: An instance of the twin.
+        place: Where a `def` route finds the instance, for an error.
+    """
+
+    def call(name: str, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         if is_beside_loop():
             raise ConfigurationError(
                 f"{name} of an adapter's authenticator must be awaited, and was called in a `def` route. There, call"
-                f" auth.blocking.{name}(…) of the Authenticator that you gave to the adapter."
+                f" {place}.{name}(…) of the Authenticator that you gave to the adapter."
             )
-        return to_thread.run_sync(partial(getattr(self._blocking, name), *args, **kwargs))
+        return to_thread.run_sync(partial(getattr(blocking, name), *args, **kwargs))
+
+    for name, method in vars(kind).items():
+        if name[0] != "_" and iscoroutinefunction(unwrap(method)):
+            vars(awaited)[name] = partial(call, name)
 
 
 class _OffLoopReads:

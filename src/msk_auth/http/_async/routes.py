@@ -40,6 +40,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
 from msk_auth._async.leaks import AsyncLeakReceiver
 from msk_auth._leak_reports import GITHUB_KEYS_URL, MAX_REPORT
@@ -215,27 +216,23 @@ def admin_key_routes(
     """
     policy = require_interactive(permission, max_age=max_age)
 
-    def admin_for(request: AsyncExchange) -> Any:
+    def admin_for(request: AsyncExchange) -> AsyncAdminKeys[Any]:
         return request.authenticator.admin_keys(permission, max_age=max_age)
 
     async def list_all_keys(request: AsyncExchange) -> Answer:
         given = dict(request.given)
         paging = {name: given.pop(name) for name in ("cursor", "limit") if name in given}
         wanted = KeyFilter(**given)
-        page = await request.call(
-            admin_for(request).list_keys, request.principal, wanted=wanted, **paging
-        )
+        page = await admin_for(request).list_keys(request.principal, wanted, **paging)
         return page_answer(request.authenticator, page)
 
     async def revoke_any_keys(request: AsyncExchange) -> Answer:
         ids = parse_ids(request.body, request.content_type)
-        revoked = await request.call(admin_for(request).revoke_keys, request.principal, ids)
+        revoked = await admin_for(request).revoke_keys(request.principal, ids)
         return revoked_answer(request.authenticator, ids, revoked)
 
     async def revoke_any_key(request: AsyncExchange) -> Answer:
-        record = await request.call(
-            admin_for(request).revoke_key, request.principal, request.key_id
-        )
+        record = await admin_for(request).revoke_key(request.principal, request.key_id)
         return key_answer(request.authenticator, record)
 
     everything, one = openapi.REVOKE_ANY_KEYS, openapi.REVOKE_ANY_KEY

@@ -42,6 +42,7 @@ from functools import partial
 from typing import Any
 
 from msk_auth._leak_reports import GITHUB_KEYS_URL, MAX_REPORT
+from msk_auth._sync.administration import AdminKeys
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.leaks import LeakReceiver
 from msk_auth.core.errors import CredentialRefused, InputInvalid
@@ -214,25 +215,23 @@ def admin_key_routes(
     """
     policy = require_interactive(permission, max_age=max_age)
 
-    def admin_for(request: Exchange) -> Any:
+    def admin_for(request: Exchange) -> AdminKeys[Any]:
         return request.authenticator.admin_keys(permission, max_age=max_age)
 
     def list_all_keys(request: Exchange) -> Answer:
         given = dict(request.given)
         paging = {name: given.pop(name) for name in ("cursor", "limit") if name in given}
         wanted = KeyFilter(**given)
-        page = request.call(
-            admin_for(request).list_keys, request.principal, wanted=wanted, **paging
-        )
+        page = admin_for(request).list_keys(request.principal, wanted, **paging)
         return page_answer(request.authenticator, page)
 
     def revoke_any_keys(request: Exchange) -> Answer:
         ids = parse_ids(request.body, request.content_type)
-        revoked = request.call(admin_for(request).revoke_keys, request.principal, ids)
+        revoked = admin_for(request).revoke_keys(request.principal, ids)
         return revoked_answer(request.authenticator, ids, revoked)
 
     def revoke_any_key(request: Exchange) -> Answer:
-        record = request.call(admin_for(request).revoke_key, request.principal, request.key_id)
+        record = admin_for(request).revoke_key(request.principal, request.key_id)
         return key_answer(request.authenticator, record)
 
     everything, one = openapi.REVOKE_ANY_KEYS, openapi.REVOKE_ANY_KEY
