@@ -142,6 +142,7 @@ SHARED = {
 WEBSOCKETS = {
     "WEBSOCKET /ws": "authenticated",
     "WEBSOCKET /ws/admin": "interactive",
+    "WEBSOCKET /ws/admit": "authenticated",
     "WEBSOCKET /ws/missing": "authenticated",
     "WEBSOCKET /ws/talk": "authenticated",
     "WEBSOCKET /ws/watch": "authenticated",
@@ -154,7 +155,8 @@ WEBSOCKETS = {
 async def test_the_same_application_has_the_same_policies_in_every_framework(name: str) -> None:
     world = make_world()
     module = importlib.import_module(f"tests.integrations.{name}_app")
-    built: Any = getattr(module, f"{name}_app")(world.authenticator)
+    authenticator = world.blocking if name == "flask" else world.authenticator
+    built: Any = getattr(module, f"{name}_app")(authenticator)
     app = built.app if name == "flask" else built
     own = {
         "fastapi": DOCS,
