@@ -571,6 +571,26 @@ def test_public_and_guarded_is_a_contradiction() -> None:
     with pytest.raises(ConfigurationError, match="public and guarded"):
         STARLETTE.require()(STARLETTE.public(view))
 
+    @functools.wraps(view)
+    async def logged(request: Request) -> Response:
+        return await view(request)
+
+    with pytest.raises(ConfigurationError, match="public and guarded"):
+        STARLETTE.declare(logged, require_interactive())
+
+
+def test_a_declared_policy_adds_to_those_of_the_guards_inside() -> None:
+    guarded = STARLETTE.require("tasks:read")(ok)
+
+    @functools.wraps(guarded)
+    async def logged(request: Request) -> Response:
+        return await guarded(request)
+
+    declared = STARLETTE.declare(logged, require_interactive())
+    assert listed(Starlette(routes=[Route("/x", declared)])) == {
+        "GET,HEAD /x": "interactive; permissions: tasks:read"
+    }
+
 
 # FastAPI.
 

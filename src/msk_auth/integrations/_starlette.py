@@ -109,8 +109,14 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         """Declare the policy of an endpoint that calls :meth:`admit` itself, for the route audit.
 
         Only the call of :meth:`admit` guards the endpoint.
+
+        Raises:
+            ConfigurationError: The endpoint is public.
         """
-        return declare(endpoint, policy)
+        inner = declared(endpoint)
+        if inner == ():
+            raise contradiction(repr(endpoint))
+        return declare(endpoint, policy, *(inner or ()))
 
     def _prepare(self, app: Starlette, errors: Errors) -> None:
         app.add_middleware(self._serve)
