@@ -300,7 +300,16 @@ async def test_it_is_one_form_with_one_token(service: Service, provider: TestPro
 
 
 @pytest.mark.parametrize(
-    ("named", "admitted"), [({"sub": "1001"}, False), ({"sid": "b"}, True)], ids=str
+    ("named", "admitted"),
+    [
+        ({"sid": "a"}, False),
+        ({"sub": "1001"}, False),
+        ({"sub": "1001", "sid": "a"}, False),
+        ({"sub": "1001", "sid": "b"}, True),
+        ({"sub": "1002"}, True),
+        ({"sid": "b"}, True),
+    ],
+    ids=str,
 )
 async def test_a_logout_while_the_person_logs_in_ends_the_login(
     service: Service,
