@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from examples.task_service.tests.service_support import (
     Caller,
@@ -10,7 +12,13 @@ from examples.task_service.tests.service_support import (
     problem,
     wrong_fields,
 )
+from sqlalchemy import func, select
 from tests.contract.world import checksum
+
+from msk_auth.errors import StoreUnavailable
+from task_service.accounts.key_activity import KeyActivity
+from task_service.db.schema import key_activity, key_last_requests
+from task_service.request_record import RequestRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -91,6 +99,29 @@ async def test_activity_is_deleted_after_the_time_that_an_administrator_sets(
         found = await service.services.key_activity.report(key_id, 3650)
         assert len(found.days) == remain
         assert (found.last_request is None) == (remain == 0)
+
+
+async def test_the_activity_of_many_keys_is_written_in_short_transactions(service: Service) -> None:
+    # Without the other parts of the service, which write too.
+    db = service.services.db.with_timeout(60)
+    activity = KeyActivity(db, service.clock, service.services.config)
+    for number in range(1001):
+        request = RequestRecord("req_1", None, None)
+        activity.count(f"{number:012}", request, is_refused=False, route="GET /api/tasks")
+
+    async def written() -> tuple[int, int, int]:
+        counted = select(func.count(), func.sum(key_activity.c.accepted)).select_from(key_activity)
+        async with db.read() as connection:
+            days, accepted = (await connection.execute(counted)).one()
+            keys = await connection.scalar(select(func.count()).select_from(key_last_requests))
+        return days, accepted, keys or 0
+
+    with patch.object(db, "write", side_effect=[db.write(), StoreUnavailable()]):
+        await activity.flush()
+    assert await written() == (500, 500, 500)
+    await activity.flush()
+    assert await written() == (1001, 1001, 1001)
+    await db.close()
 
 
 async def test_a_stranger_writes_nothing_for_an_id_that_they_guess(

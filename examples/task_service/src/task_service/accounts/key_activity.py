@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 from sqlalchemy import delete, select
@@ -24,6 +25,9 @@ from task_service.request_record import RequestRecord
 from .config import ConfigStore
 
 _log = logging.getLogger(__name__)
+
+# The most days of keys in a transaction, for which other transactions wait on SQLite.
+_BATCH: Final = 500
 
 _DAYS = schema.key_activity.c
 _LAST = schema.key_last_requests.c
@@ -96,10 +100,14 @@ class KeyActivity(Flushing):
         """Write the counts, or keep them for the next call if the database does not answer."""
         counts, self._counts = self._counts, Counter()
         last, self._last = self._last, {}
+        # In the same order everywhere, so that two processes cannot deadlock.
+        places = sorted({(key_id, day) for key_id, day, _ in counts})
         try:
-            if counts:
-                await self._write(counts, last)
-            counts.clear()
+            for start in range(0, len(places), _BATCH):
+                batch = places[start : start + _BATCH]
+                await self._write(batch, counts, last)
+                for place in batch:
+                    del counts[*place, False], counts[*place, True]
             last.clear()
         except StoreUnavailable:
             _log.warning(
@@ -138,12 +146,14 @@ class KeyActivity(Flushing):
             await connection.execute(delete(schema.key_last_requests).where(_LAST.at < began))
 
     async def _write(
-        self, counts: Counter[tuple[str, date, bool]], last: dict[str, dict[str, Any]]
+        self,
+        places: Sequence[tuple[str, date]],
+        counts: Counter[tuple[str, date, bool]],
+        last: dict[str, dict[str, Any]],
     ) -> None:
         config = await self._config.current()
         kept = {"address": config.keep_key_addresses, "user_agent": config.keep_key_user_agents}
         left_out = dict.fromkeys(name for name, is_kept in kept.items() if not is_kept)
-        # In the same order everywhere, so that two processes cannot deadlock.
         days = [
             {
                 "key_id": key_id,
@@ -151,9 +161,9 @@ class KeyActivity(Flushing):
                 "accepted": counts[key_id, day, False],
                 "refused": counts[key_id, day, True],
             }
-            for key_id, day in sorted({(key_id, day) for key_id, day, _ in counts})
+            for key_id, day in places
         ]
-        requests = [last[key_id] | left_out for key_id in sorted(last)]
+        requests = [last[key_id] | left_out for key_id in sorted({key_id for key_id, _ in places})]
         add = self._db.insert(schema.key_activity)
         add = add.on_conflict_do_update(
             index_elements=["key_id", "day"],
