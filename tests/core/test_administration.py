@@ -254,7 +254,8 @@ def test_what_cannot_be_listed_is_refused(
 
 # The base64 of the second one ends with a letter that no padding is.
 @pytest.mark.parametrize("owner_id", ["x" * 255, "aaW", "ü"])
-def test_a_cursor_holds_any_owner(office: Office, owner_id: str) -> None:
+def test_a_cursor_holds_any_owner(make_world: MakeWorld, owner_id: str) -> None:
+    office = Office(make_world)
     for number in range(2):
         office.put(f"k{number}", owner_id)
     for wanted in (KeyFilter(), KeyFilter(owner_id=owner_id)):

@@ -495,7 +495,10 @@ def test_a_session_is_open_until_its_last_microsecond(world: World) -> None:
     assert world.enter(token()).session_id == "s1"
 
 
-def test_a_token_without_a_session_is_refused_where_sessions_are_kept(world: World) -> None:
+def test_a_token_without_a_session_is_refused_where_sessions_are_kept(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
     assert refusal_of(world, token(sid=None)).code == "token_invalid"
 
 

@@ -96,6 +96,9 @@ def enter_with_each(world: World, logins: Logins) -> None:
         assert (principal.key_id, principal.expires_at, principal.identity) == (None, None, None)
         assert logins.asked == [credential]
         logins.asked.clear()
+    logins.known.clear()
+    with refused_with("token_invalid"):
+        world.enter(OPAQUE)
 
 
 def test_a_known_age_is_compared(world: World, logins: Logins) -> None:

@@ -50,7 +50,8 @@ def test_no_lease_outlasts_its_key_its_token_or_its_session(
 # A key.
 
 
-def test_a_key_that_is_verified_again_has_its_owners_permissions_now(world: World) -> None:
+def test_a_key_that_is_verified_again_has_its_owners_permissions_now(make_world: MakeWorld) -> None:
+    world = make_world()
     principal = world.key_principal(scopes=["tasks:read", "tasks:run"], lifetime=HOUR)
     world.owners["ann"] = Owner("ann", frozenset({"tasks:run", "admin:config"}), "Ann")
     world.clock.advance(SECOND)
@@ -96,8 +97,9 @@ def disable(world: World, key_id: str) -> None:
     ],
 )
 def test_a_key_that_has_ended_is_refused_when_it_is_verified_again(
-    world: World, end: Any, error: str
+    make_world: MakeWorld, end: Any, error: str
 ) -> None:
+    world = make_world()
     principal = world.key_principal(lifetime=HOUR)
     end(world, principal.key_id)
     with pytest.raises(CredentialRefused) as refused:
@@ -109,7 +111,10 @@ def test_a_key_that_has_ended_is_refused_when_it_is_verified_again(
 # A login.
 
 
-def test_a_login_that_is_verified_again_has_its_owner_and_permissions_now(world: World) -> None:
+def test_a_login_that_is_verified_again_has_its_owner_and_permissions_now(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
     principal = world.enter(token())
     world.owners["ann"] = Owner("ann", frozenset({"tasks:read"}), "Ann, renamed")
     world.clock.advance(HOUR - MICROSECOND)
@@ -118,7 +123,8 @@ def test_a_login_that_is_verified_again_has_its_owner_and_permissions_now(world:
     )
 
 
-def test_a_login_ends_with_its_token(world: World) -> None:
+def test_a_login_ends_with_its_token(make_world: MakeWorld) -> None:
+    world = make_world()
     principal = world.enter(token())
     world.clock.advance(HOUR)
     with refused_with("token_expired"):
@@ -134,7 +140,8 @@ def test_a_login_ends_with_its_token(world: World) -> None:
         Session("s1", "ann", expires_at=NOW),
     ],
 )
-def test_a_login_ends_with_its_session(world: World, session: Session | None) -> None:
+def test_a_login_ends_with_its_session(make_world: MakeWorld, session: Session | None) -> None:
+    world = make_world()
     principal = world.enter(token())
     world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + MICROSECOND)
     assert world.verify_again(principal) == principal
