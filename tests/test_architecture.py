@@ -166,42 +166,28 @@ LISTED = re.compile(r"^[0-9]+\. `([^`]+)`: ", re.MULTILINE)
 CODE = re.compile("`(.+?)`")
 
 
-def changes(text: str) -> dict[str, tuple[list[str], list[str], list[str]]]:
-    """From the name of a change to the names of its example, the folders that are complete, and the listed files."""
-    section = text.partition("## Which files a change touches\n")[2].partition("\n## ")[0]
-    return {
-        name: (CODE.findall(example), CODE.findall(complete), LISTED.findall(steps))
-        for name, example, complete, steps in CHANGE.findall(section)
-    }
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+CHANGES = CONTRIBUTING.partition("## Which files a change touches\n")[2].partition("\n## ")[0]
 
 
-def wrong_files(
-    root: Path, example: list[str], complete: list[str], listed: list[str]
-) -> list[str]:
-    """The files that a list lacks, or has and should not have."""
+@pytest.mark.parametrize(
+    ("example", "complete", "steps"),
+    [pytest.param(*rest, id=name) for name, *rest in CHANGE.findall(CHANGES)],
+)
+def test_a_list_of_files_names_those_that_its_example_touches(
+    example: str, complete: str, steps: str
+) -> None:
+    names, listed = CODE.findall(example), LISTED.findall(steps)
 
     def mentions(path: Path) -> bool:
-        if not path.is_file():
-            return False
-        text = path.read_bytes().decode("utf-8", "ignore")
-        return any(name in text for name in example)
+        return path.is_file() and any(name.encode() in path.read_bytes() for name in names)
 
-    wrong = [f"{path} does not mention it" for path in listed if not mentions(root / path)]
-    for folder in complete:
+    assert listed
+    assert [path for path in listed if not mentions(ROOT / path)] == []
+    for folder in CODE.findall(complete):
         found = {
-            str(path.relative_to(root))
-            for path in (root / folder).rglob("*")
+            str(path.relative_to(ROOT))
+            for path in (ROOT / folder).rglob("*")
             if "__pycache__" not in path.parts and mentions(path)
         }
-        wrong += [f"{path} is not listed" for path in sorted(found - set(listed))]
-    return wrong
-
-
-CHANGES = changes((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_list_of_files_names_those_that_its_example_touches(name: str) -> None:
-    example, complete, listed = CHANGES[name]
-    assert listed
-    assert wrong_files(ROOT, example, complete, listed) == []
+        assert found - set(listed) == set()

@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -59,16 +58,6 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
-class Terminal(io.StringIO):
-    """A stream that reports to be a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-    def __init__(self, *_: Any) -> None:
-        super().__init__()
-
-
 # generate
 
 
@@ -108,10 +97,13 @@ def test_inspect_a_key(run: Run, key: str) -> None:
     ]
 
 
-def test_inspect_asks_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.sys, "stdin", Terminal())
-    monkeypatch.setattr(cli.getpass, "getpass", lambda _prompt: KEY)
-    assert cli._read() == KEY
+def test_inspect_asks_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("getpass.getpass", lambda _prompt: KEY)
+    assert main(["inspect"]) == 0
+    assert f"id           {KEY[4:16]}\n" in capsys.readouterr().out
 
 
 def test_inspect_nothing(run: Run) -> None:

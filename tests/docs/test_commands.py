@@ -53,14 +53,17 @@ def calls(page: Path, command: str) -> Iterator[list[str]]:
                 yield arguments[: min(ends, default=len(arguments))]
 
 
-LIBRARY = [(named(page), call) for page in PAGES for call in calls(page, "msk-auth")]
-SERVICE = [(named(page), call) for page in PAGES for call in calls(page, "task-service")]
-MAKE = [(named(page), call) for page in PAGES for call in calls(page, "make")]
+def every_call(command: str) -> list[tuple[str, list[str]]]:
+    """Each page that calls a command, with the arguments."""
+    every = [(named(page), call) for page in PAGES for call in calls(page, command)]
+    assert every
+    return every
 
 
-@pytest.mark.parametrize(("page", "arguments"), LIBRARY)
-def test_a_call_of_the_library_s_command_is_accepted(page: str, arguments: list[str]) -> None:
-    assert build_parser().parse_args(arguments).run is not None
+def test_a_call_of_the_library_s_command_is_accepted() -> None:
+    for page, arguments in every_call("msk-auth"):
+        with case(page, arguments):
+            assert build_parser().parse_args(arguments).run is not None
 
 
 def found(arguments: list[str]) -> tuple[click.Command, list[str]]:
@@ -71,21 +74,21 @@ def found(arguments: list[str]) -> tuple[click.Command, list[str]]:
     raise AssertionError(f"there is no command task-service {' '.join(arguments)}")
 
 
-@pytest.mark.parametrize(("page", "arguments"), SERVICE)
-def test_a_call_of_the_service_s_command_is_accepted(
-    page: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_of_the_service_s_command_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     # A page that calls `copy-data` without a target has the settings written before.
     monkeypatch.setenv(f"{PREFIX}DATABASE_URL", "postgresql://db.internal/task_service")
-    command, rest = found(arguments)
-    assert command.make_context(command.name, rest, resilient_parsing=False) is not None
+    for page, arguments in every_call("task-service"):
+        with case(page, arguments):
+            command, rest = found(arguments)
+            assert command.make_context(command.name, rest, resilient_parsing=False) is not None
 
 
-@pytest.mark.parametrize(("page", "arguments"), MAKE)
-def test_what_is_to_be_made_can_be_made(page: str, arguments: list[str]) -> None:
+def test_what_is_to_be_made_can_be_made() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    (target, *_) = [word for word in arguments if "=" not in word] or ["help"]
-    assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE)
+    for page, arguments in every_call("make"):
+        with case(page, arguments):
+            (target, *_) = [word for word in arguments if "=" not in word] or ["help"]
+            assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE)
 
 
 def test_every_setting_that_a_page_names_exists() -> None:

@@ -246,39 +246,25 @@ async def test_a_reader_sees_which_operations_take_a_key(make: Make, world: Worl
 
 
 @pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
-async def test_a_guard_that_gives_the_user_is_described_as_others_are(world: World) -> None:
+async def test_dependencies_with_guards_are_described_as_guards(world: World) -> None:
     auth = FastAPIAuth(world.authenticator)
     app = auth.install(fastapi.FastAPI())
 
     def load_user(owner_id: Annotated[str, auth.owner_id]) -> str:
         return owner_id
 
-    @app.get("/read", dependencies=[auth.require("tasks:read")])
-    def read() -> None: ...
-
     @app.get("/user")
     def user(user: Annotated[str, auth.user("tasks:read", load_user=load_user)]) -> None: ...
 
-    paths = app.openapi()["paths"]
-    expected = [{"Login": ["tasks:read"]}, {"ApiKey": ["tasks:read"]}]
-    assert paths["/user"]["get"]["security"] == expected
-    assert paths["/user"]["get"]["security"] == paths["/read"]["get"]["security"]
-    assert "parameters" not in paths["/user"]["get"]
+    # Scopes of the application are no permissions.
+    @app.get("/scopes", dependencies=[fastapi.Security(load_user, scopes=["theirs"])])
+    def scopes() -> None: ...
 
-
-@pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
-async def test_scopes_of_the_application_are_no_permissions(world: World) -> None:
-    auth = FastAPIAuth(world.authenticator)
-    app = auth.install(fastapi.FastAPI())
-
-    def find_owner_id(owner_id: Annotated[str, auth.owner_id]) -> str:
-        return owner_id
-
-    @app.get("/read", dependencies=[fastapi.Security(find_owner_id, scopes=["theirs"])])
-    def read() -> None: ...
-
-    security = app.openapi()["paths"]["/read"]["get"]["security"]
-    assert security == [{"Login": []}, {"ApiKey": []}]
+    user_, scopes_ = (app.openapi()["paths"][path]["get"] for path in ("/user", "/scopes"))
+    # As `auth.require("tasks:read")` is.
+    assert user_["security"] == [{"Login": ["tasks:read"]}, {"ApiKey": ["tasks:read"]}]
+    assert "parameters" not in user_
+    assert scopes_["security"] == [{"Login": []}, {"ApiKey": []}]
 
 
 @pytest.mark.skipif("fastapi" not in MAKERS, reason="for FastAPI")
@@ -419,6 +405,23 @@ async def test_every_body_has_a_name(make: Make, world: World) -> None:
     assert schemas["MskAuthApiKeyPage"]["properties"]["items"]["items"] == {
         "$ref": "#/components/schemas/MskAuthApiKey"
     }
+
+
+async def test_the_routes_that_need_no_login_are_described(make: Make, world: World) -> None:
+    paths = document(make, world)["paths"]
+    revoke, leaks = paths["/api/revoke"]["post"], paths["/api/leaks/github"]["post"]
+    assert set(revoke["requestBody"]["content"]) == {
+        "application/json",
+        "application/x-www-form-urlencoded",
+    }
+    assert set(revoke["responses"]) == {"200", "400", "413", "422", "429", "503"}
+    assert set(leaks["responses"]) == {"200", "400", "403", "413", "422", "429", "503"}
+    assert [parameter["name"] for parameter in leaks["parameters"]] == [
+        "Github-Public-Key-Identifier",
+        "Github-Public-Key-Signature",
+    ]
+    assert "security" not in revoke
+    assert "security" not in leaks
 
 
 async def test_operation_ids_do_not_change() -> None:
