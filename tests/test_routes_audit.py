@@ -32,7 +32,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
 from starlette.staticfiles import StaticFiles
+from tests.cases import case
 from tests.contract.adapter import make_world
+from tests.integrations.adapters import application
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -153,10 +155,7 @@ WEBSOCKETS = {
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["fastapi", "starlette", "flask", "litestar"])
 async def test_the_same_application_has_the_same_policies_in_every_framework(name: str) -> None:
-    world = make_world()
-    module = importlib.import_module(f"tests.integrations.{name}_app")
-    authenticator = world.blocking if name == "flask" else world.authenticator
-    built: Any = getattr(module, f"{name}_app")(authenticator)
+    built = application(name, make_world())
     app = built.app if name == "flask" else built
     own = {
         "fastapi": DOCS,
@@ -195,26 +194,23 @@ FLAGGED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("path", "permission", "flagged"),
-    [
+def test_administration_that_lets_keys_pass_is_flagged() -> None:
+    def report(guard: Any, method: str) -> Any:
+        return list_routes(Starlette(routes=[Route(path, guard(ok), methods=[method])]))
+
+    for path, permission, flagged in (
         *((path, "tasks:run", True) for path in FLAGGED),
         *(("/settings", permission, True) for permission in ("admin:config", "users.write")),
         *((path, "tasks:run", False) for path in ("/tasks/{user_id}", "/tokenizer")),
         ("/keyboards", "monkeys:feed", False),
-    ],
-)
-def test_administration_that_lets_keys_pass_is_flagged(
-    path: str, permission: str, flagged: bool
-) -> None:
-    def report(guard: Callable[..., Any], method: str) -> Any:
-        return list_routes(Starlette(routes=[Route(path, guard(permission)(ok), methods=[method])]))
-
-    assert bool(report(STARLETTE.require, "POST").flagged) is flagged
-    assert report(STARLETTE.require, "POST").ok is not flagged
-    # Reading is not flagged, and neither is what demands a login.
-    assert report(STARLETTE.require, "GET").ok
-    assert report(STARLETTE.require_interactive, "POST").ok
+    ):
+        with case(path, permission):
+            guard = STARLETTE.require(permission)
+            assert bool(report(guard, "POST").flagged) is flagged
+            assert report(guard, "POST").ok is not flagged
+            # Reading is not flagged, and neither is what demands a login.
+            assert report(guard, "GET").ok
+            assert report(STARLETTE.require_interactive(permission), "POST").ok
 
 
 def test_what_is_public_in_code_is_flagged_until_it_is_accepted_by_name() -> None:
