@@ -22,10 +22,8 @@ MASK = "msk_AAAAAAAAAAAA_…"
 SECRET = KEY[17:]
 JWT = profile().issue(subject="ann", now=NOW, lifetime=timedelta(hours=1))
 
-keys = st.builds(
-    lambda prefix, _: KeyFormat(prefix).generate(),
-    st.from_regex(r"[a-z][a-z0-9]{1,15}", fullmatch=True),
-    st.integers(),
+keys = st.from_regex(r"[a-z][a-z0-9]{1,15}", fullmatch=True).map(
+    lambda prefix: KeyFormat(prefix).generate()
 )
 tokens = st.builds(
     lambda algorithm, subject: profile(signing_key(algorithm)).issue(
@@ -38,59 +36,41 @@ tokens = st.builds(
 surroundings = st.text() | st.text(st.sampled_from("aZ09_.-eyJmsk/=:\n\"'\\ é"), max_size=60)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (KEY, MASK),
-        (f"key={KEY}&x=1", f"key={MASK}&x=1"),
-        (f"Authorization: Bearer {KEY}", f"Authorization: Bearer {MASK}"),
-        (f'{{"key": "{KEY}"}}', f'{{"key": "{MASK}"}}'),
-        (f"{KEY}, {KEY}.", f"{MASK}, {MASK}."),
-        (f"{KEY}{KEY}", "msk_AAAAAAAAAAAA_…_AAAAAAAAAAAA_…"),
-        (f"API_KEY_{KEY}", f"API_KEY_{MASK}"),
-        (f"9{KEY}x", f"9{MASK}"),
-        (f"é{KEY}", f"é{MASK}"),
-        (KEY.replace("msk", "acme2"), MASK.replace("msk", "acme2")),
-        (KEY[:-6], MASK),  # cut off
-        (JWT, "[JWT]"),
-        (f"Bearer {JWT} x", "Bearer [JWT] x"),
-        (f"token_{JWT}", "token_[JWT]"),
-        (f"x{JWT}", "x[JWT]"),
-        (f"{JWT},{JWT}", "[JWT],[JWT]"),
-        (JWT.rpartition(".")[0] + ".", "[JWT]"),  # unsigned
-        (f"{JWT}.a.b", "[JWT]"),  # encrypted tokens have five segments
-        (f"log_202605011200_{JWT}", "log_202605011200_…"),
-        (f"{JWT}_{KEY}", "[JWT]"),
-        (f"eyJ_{KEY}", f"eyJ_{MASK}"),
+def test_keys_become_their_mask_and_tokens_a_word() -> None:
+    for text, expected in {
+        KEY: MASK,
+        f"key={KEY}&x=1": f"key={MASK}&x=1",
+        f"Authorization: Bearer {KEY}": f"Authorization: Bearer {MASK}",
+        f'{{"key": "{KEY}"}}': f'{{"key": "{MASK}"}}',
+        f"{KEY}, {KEY}.": f"{MASK}, {MASK}.",
+        f"{KEY}{KEY}": "msk_AAAAAAAAAAAA_…_AAAAAAAAAAAA_…",
+        f"API_KEY_{KEY}": f"API_KEY_{MASK}",
+        f"9{KEY}x": f"9{MASK}",
+        f"é{KEY}": f"é{MASK}",
+        KEY.replace("msk", "acme2"): MASK.replace("msk", "acme2"),
+        KEY[:-6]: MASK,  # cut off
+        JWT: "[JWT]",
+        f"Bearer {JWT} x": "Bearer [JWT] x",
+        f"token_{JWT}": "token_[JWT]",
+        f"x{JWT}": "x[JWT]",
+        f"{JWT},{JWT}": "[JWT],[JWT]",
+        JWT.rpartition(".")[0] + ".": "[JWT]",  # unsigned
+        f"{JWT}.a.b": "[JWT]",  # encrypted tokens have five segments
+        f"log_202605011200_{JWT}": "log_202605011200_…",
+        f"{JWT}_{KEY}": "[JWT]",
+        f"eyJ_{KEY}": f"eyJ_{MASK}",
         # A secret that contains what begins a token, before two full stops.
-        ("msk_AAAAAAAAAAAA_abceyJ00000000000000000000000000002uGo9O.a.b", MASK),
-    ],
-    ids=range(22),
-)
-def test_keys_become_their_mask_and_tokens_a_word(text: str, expected: str) -> None:
-    assert redact(text) == expected
+        "msk_AAAAAAAAAAAA_abceyJ00000000000000000000000000002uGo9O.a.b": MASK,
+    }.items():
+        assert redact(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "nothing to hide",
-        MASK,
-        "msk_",
-        "msk_AAAAAAAAAAAA",
-        "snake_case_name_of_a_thing",
-        "max_organization_members",
-        "test_organization_settings_page",
-        "eyJ",
-        "eyJhbGciOiJIUzI1NiJ9",
-        "eyJ.x",
-        "https://example.com/a.b.c",
-        "1.2.3",
-    ],
-)
-def test_other_text_stays_as_it_is(text: str) -> None:
-    assert redact(text) == text
+def test_other_text_stays_as_it_is() -> None:
+    for text in (
+        "", "nothing to hide", MASK, "msk_", "msk_AAAAAAAAAAAA", "snake_case_name_of_a_thing", "max_organization_members",
+        "test_organization_settings_page", "eyJ", "eyJhbGciOiJIUzI1NiJ9", "eyJ.x", "https://example.com/a.b.c", "1.2.3",
+    ):  # fmt: skip
+        assert redact(text) == text
 
 
 def survives(secret: str, text: str) -> bool:

@@ -12,7 +12,9 @@ pytest_plugins = ["pytester"]
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extend.md"
 
 
-def test_it_passes_the_contract(pytester: pytest.Pytester) -> None:
+def test_it_passes_the_contract(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The contract needs no plugins, and importing them anew takes longer than its tests.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     block, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     pytester.makepyfile(block)
     outcomes = pytester.runpytest("-q").parseoutcomes()
