@@ -45,8 +45,10 @@ OPTIONAL = FRAMEWORKS | {"alembic", "argon2", "pydantic", "sqlalchemy"}
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The top-level packages that a fresh interpreter holds after a statement."""
-    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    """The modules that a statement loads in a fresh interpreter, and their packages."""
+    code = (
+        f"import sys\nbefore = set(sys.modules)\n{statement}\nprint(*(set(sys.modules) - before))"
+    )
     # As in `pyproject.toml`: Litestar imports advanced-alchemy where it is installed, which uses a deprecated decorator.
     ignored = "ignore:The declarative_mixin decorator:DeprecationWarning"
     result = subprocess.run(
@@ -61,7 +63,29 @@ def loaded_by(statement: str) -> set[str]:
 def test_the_library_works_where_no_optional_dependency_is_installed() -> None:
     # `None` in sys.modules makes every later import of that name fail.
     missing = "".join(f"sys.modules[{name!r}] = None\n" for name in sorted(OPTIONAL))
-    assert "msk_auth" in loaded_by(f"import sys\n{missing}from msk_auth import *")
+    assert "msk_auth" in loaded_by(f"{missing}from msk_auth import *")
+
+
+# What no application pays for that does not use it. An event loop takes as long to load as everything else of the library.
+NOT_LOADED = {
+    *("jwt", "cryptography", "argon2", "sqlalchemy", "alembic", "pydantic", "anyio"),
+    *("fastapi", "starlette", "flask", "litestar", "werkzeug"),
+    *("asyncio", "concurrent.futures", "ssl", "msk_auth.batching"),
+    *("msk_auth.stores", "msk_auth.integrations", "msk_auth.testing"),
+    *("msk_auth.argon2", "msk_auth.cli"),
+}
+
+
+def test_importing_loads_nothing_optional() -> None:
+    loaded = loaded_by("import msk_auth")
+    assert "msk_auth" in loaded
+    assert NOT_LOADED & loaded == set()
+
+
+def test_the_command_loads_no_framework_and_no_pytest() -> None:
+    loaded = loaded_by("import msk_auth.cli")
+    assert "msk_auth.cli" in loaded
+    assert loaded & {*FRAMEWORKS, "pytest", "sqlalchemy", "cryptography"} == set()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +101,7 @@ def test_the_library_works_where_no_optional_dependency_is_installed() -> None:
 def test_an_adapter_loads_its_own_framework_only(adapter: str, own: set[str]) -> None:
     pytest.importorskip(adapter)
     # Litestar imports advanced-alchemy, and so SQLAlchemy, where it is installed.
-    without = "import sys; sys.modules['advanced_alchemy'] = None"
+    without = "sys.modules['advanced_alchemy'] = None"
     loaded = loaded_by(f"{without}\nimport msk_auth.integrations.{adapter}")
     assert loaded & FRAMEWORKS == own
     assert loaded & {"alembic", "argon2", "sqlalchemy"} == set()

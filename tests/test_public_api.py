@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,25 +85,6 @@ def test_every_code_of_the_service_is_documented() -> None:
 def test_no_other_codes_are_documented_than_are_answered_with() -> None:
     text = sources()
     assert [code for code in documented_codes() if f'"{code}"' not in text] == []
-
-
-# What no application pays for that does not use it. An event loop takes as long to load as everything else of the library.
-NOT_LOADED = {
-    *("jwt", "cryptography", "argon2", "sqlalchemy", "alembic", "pydantic", "anyio"),
-    *("fastapi", "starlette", "flask", "litestar", "werkzeug"),
-    *("asyncio", "concurrent.futures", "ssl", "msk_auth.batching"),
-    *("msk_auth.stores", "msk_auth.integrations", "msk_auth.testing"),
-    *("msk_auth.argon2", "msk_auth.cli"),
-}
-
-
-def test_importing_loads_nothing_optional() -> None:
-    code = "import sys; before = set(sys.modules); import msk_auth; print(*(set(sys.modules) - before))"
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert "msk_auth" in result.stdout.split()
-    assert NOT_LOADED.intersection(result.stdout.split()) == set()
 
 
 def test_the_version_is_the_distributions() -> None:

@@ -379,10 +379,3 @@ def test_a_terminal_that_cannot_show_a_character_gets_its_number() -> None:
         check=True,
     )
     assert b"msk_AAAAAAAAAAAA_\\u2026\n" in ran.stdout
-
-
-def test_the_command_loads_no_framework_and_no_pytest() -> None:
-    code = "import sys, msk_auth.cli; print(*{name.partition('.')[0] for name in sys.modules})"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"fastapi", "starlette", "flask", "litestar", "pytest", "sqlalchemy", "cryptography"}
-    assert set(ran.stdout.split()) & heavy == set()

@@ -245,65 +245,64 @@ async def test_a_function_may_limit_logins_to_a_part_of_the_application(name: st
 OWN = ("host", "tasks.test")
 
 
-@pytest.mark.parametrize(
-    ("own", "scheme", "headers"),
-    [
-        # No header shows it, as with programs.
-        (None, "https", []),
-        (None, "https", [OWN]),
-        (None, "https", [OWN, ("referer", "https://tasks.test/")]),
-        # A browser states it.
-        (True, "https", [OWN, ("sec-fetch-site", "same-origin")]),
-        (True, "https", [("sec-fetch-site", "none")]),
-        (True, "https", [OWN, ("sec-fetch-site", "same-origin"), ("origin", "null")]),
-        (False, "https", [OWN, ("sec-fetch-site", "same-site")]),
-        (False, "https", [OWN, ("sec-fetch-site", "cross-site")]),
-        # It knows better than the origin, which another service on the same host may share.
-        (False, "https", [OWN, ("sec-fetch-site", "cross-site"), ("origin", "https://tasks.test")]),
-        # Over plain HTTP, and in older browsers, only the origin shows it.
-        (True, "http", [OWN, ("origin", "http://tasks.test")]),
-        (True, "https", [OWN, ("origin", "https://tasks.test")]),
-        (True, "https", [("host", "tasks.test:8443"), ("origin", "https://tasks.test:8443")]),
-        (True, "http", [("host", "[::1]:8000"), ("origin", "http://[::1]:8000")]),
-        (True, "ws", [OWN, ("origin", "http://tasks.test")]),
-        (True, "wss", [OWN, ("origin", "https://tasks.test")]),
-        (False, "wss", [OWN, ("origin", "wss://tasks.test")]),
-        (False, "https", [OWN, ("origin", "http://tasks.test")]),
-        (False, "http", [OWN, ("origin", "https://tasks.test")]),
-        (False, "https", [OWN, ("origin", "https://tasks.test:8443")]),
-        # Attacks.
-        (False, "https", [OWN, ("origin", "null")]),
-        (False, "https", [OWN, ("origin", "")]),
-        (False, "https", [OWN, ("origin", "https://evil.test")]),
-        (False, "https", [OWN, ("origin", "https://tasks.test.evil.test")]),
-        (False, "https", [OWN, ("origin", "https://tasks.test@evil.test")]),
-        (False, "https", [OWN, ("origin", "https://tasks.test/")]),
-        (False, "https", [OWN, ("origin", "https://tasks.test https://evil.test")]),
-        (False, "https", [OWN, ("origin", "https://evil.test, https://tasks.test")]),
-        (False, "https", [OWN, ("sec-fetch-site", "")]),
-        (False, "https", [OWN, ("sec-fetch-site", "same-origin, cross-site")]),
-        (False, "https", [OWN, ("sec-fetch-site", "Same-Origin")]),
-        (False, "https", [("origin", "https://tasks.test")]),
-        (False, "https", [("origin", "https://")]),
-        (False, "https", [("host", ""), ("origin", "https://")]),
-        # No browser sends one of them twice.
-        (False, "https", [OWN, OWN, ("sec-fetch-site", "same-origin")]),
-        (False, "https", [OWN, ("host", "evil.test"), ("origin", "https://tasks.test")]),
-        (False, "https", [("host", "tasks"), ("host", ".test"), ("origin", "https://tasks.test")]),
-        (False, "https", [OWN, ("origin", "https://tasks.test"), ("origin", "null")]),
-        (False, "https", [OWN, *[("sec-fetch-site", "same-origin")] * 2]),
-        (
-            False,
-            "https",
-            [OWN, ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
-        ),
-    ],
-)
-def test_whether_a_page_of_the_same_origin_sent_a_request(
-    own: bool | None, scheme: str, headers: list[tuple[str, str]]
-) -> None:
-    sent = [(name.encode(), value.encode()) for name, value in headers]
-    assert is_same_origin(sent, scheme) is own
+ORIGINS: list[tuple[bool | None, str, list[tuple[str, str]]]] = [
+    # No header shows it, as with programs.
+    (None, "https", []),
+    (None, "https", [OWN]),
+    (None, "https", [OWN, ("referer", "https://tasks.test/")]),
+    # A browser states it.
+    (True, "https", [OWN, ("sec-fetch-site", "same-origin")]),
+    (True, "https", [("sec-fetch-site", "none")]),
+    (True, "https", [OWN, ("sec-fetch-site", "same-origin"), ("origin", "null")]),
+    (False, "https", [OWN, ("sec-fetch-site", "same-site")]),
+    (False, "https", [OWN, ("sec-fetch-site", "cross-site")]),
+    # It knows better than the origin, which another service on the same host may share.
+    (False, "https", [OWN, ("sec-fetch-site", "cross-site"), ("origin", "https://tasks.test")]),
+    # Over plain HTTP, and in older browsers, only the origin shows it.
+    (True, "http", [OWN, ("origin", "http://tasks.test")]),
+    (True, "https", [OWN, ("origin", "https://tasks.test")]),
+    (True, "https", [("host", "tasks.test:8443"), ("origin", "https://tasks.test:8443")]),
+    (True, "http", [("host", "[::1]:8000"), ("origin", "http://[::1]:8000")]),
+    (True, "ws", [OWN, ("origin", "http://tasks.test")]),
+    (True, "wss", [OWN, ("origin", "https://tasks.test")]),
+    (False, "wss", [OWN, ("origin", "wss://tasks.test")]),
+    (False, "https", [OWN, ("origin", "http://tasks.test")]),
+    (False, "http", [OWN, ("origin", "https://tasks.test")]),
+    (False, "https", [OWN, ("origin", "https://tasks.test:8443")]),
+    # Attacks.
+    (False, "https", [OWN, ("origin", "null")]),
+    (False, "https", [OWN, ("origin", "")]),
+    (False, "https", [OWN, ("origin", "https://evil.test")]),
+    (False, "https", [OWN, ("origin", "https://tasks.test.evil.test")]),
+    (False, "https", [OWN, ("origin", "https://tasks.test@evil.test")]),
+    (False, "https", [OWN, ("origin", "https://tasks.test/")]),
+    (False, "https", [OWN, ("origin", "https://tasks.test https://evil.test")]),
+    (False, "https", [OWN, ("origin", "https://evil.test, https://tasks.test")]),
+    (False, "https", [OWN, ("sec-fetch-site", "")]),
+    (False, "https", [OWN, ("sec-fetch-site", "same-origin, cross-site")]),
+    (False, "https", [OWN, ("sec-fetch-site", "Same-Origin")]),
+    (False, "https", [("origin", "https://tasks.test")]),
+    (False, "https", [("origin", "https://")]),
+    (False, "https", [("host", ""), ("origin", "https://")]),
+    # No browser sends one of them twice.
+    (False, "https", [OWN, OWN, ("sec-fetch-site", "same-origin")]),
+    (False, "https", [OWN, ("host", "evil.test"), ("origin", "https://tasks.test")]),
+    (False, "https", [("host", "tasks"), ("host", ".test"), ("origin", "https://tasks.test")]),
+    (False, "https", [OWN, ("origin", "https://tasks.test"), ("origin", "null")]),
+    (False, "https", [OWN, *[("sec-fetch-site", "same-origin")] * 2]),
+    (
+        False,
+        "https",
+        [OWN, ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
+    ),
+]
+
+
+def test_whether_a_page_of_the_same_origin_sent_a_request() -> None:
+    for own, scheme, headers in ORIGINS:
+        with case(scheme, headers):
+            sent = [(name.encode(), value.encode()) for name, value in headers]
+            assert is_same_origin(sent, scheme) is own
 
 
 @pytest.mark.skipif("litestar" not in WITH_WEBSOCKETS, reason="Litestar is not installed")

@@ -160,10 +160,10 @@ BAD_LISTS = [
 ]
 
 
-@pytest.mark.parametrize("document", BAD_LISTS, ids=[repr(each[:24]) for each in BAD_LISTS])
-def test_a_list_that_holds_no_key_is_none(document: bytes) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        read_keys(document)
+def test_a_list_that_holds_no_key_is_none() -> None:
+    for document in BAD_LISTS:
+        with case(document[:24]), pytest.raises(ValueError, match=r"."):
+            read_keys(document)
 
 
 @given(st.binary(max_size=200))
