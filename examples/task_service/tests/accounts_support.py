@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from argon2.profiles import CHEAPEST
-from examples.task_service.tests import sqlite_connections
-from examples.task_service.tests.runs_support import fresh_postgres, migrated
-from sqlalchemy import event, select
-from sqlalchemy.exc import OperationalError
+from examples.task_service.tests.runs_support import fresh_postgres, opened
+from sqlalchemy import select
 
 from msk_auth import CredentialKind, Principal, SigningKey, TokenProfile
 from msk_auth.testing import FrozenClock
@@ -111,15 +109,9 @@ class World:
 @contextlib.asynccontextmanager
 async def world(kind: str, folder: Path, methods: LoginMethods = PASSWORDS) -> AsyncIterator[World]:
     """All services of accounts on a fresh, migrated database."""
-    async with migrated(kind, folder) as url, contextlib.AsyncExitStack() as stack:
-        db = Database.open(url)
-        if kind == "sqlite":
-            sqlite_connections.follow(db.engine)
-            stack.push_async_callback(sqlite_connections.join, folder)
-        stack.push_async_callback(db.close)
-        passwords = CountingPasswords()
-        stack.callback(passwords.close)
-        yield compose(db, passwords, methods)
+    async with opened(kind, folder) as db:
+        with contextlib.closing(CountingPasswords()) as passwords:
+            yield compose(db, passwords, methods)
 
 
 def compose(db: Database, passwords: CountingPasswords, methods: LoginMethods = PASSWORDS) -> World:
@@ -193,23 +185,6 @@ def client(address: str | None, user_agent: str | None = None) -> Iterator[None]
         yield
     finally:
         current_request.reset(token)
-
-
-@contextlib.contextmanager
-def no_audit(it: World) -> Iterator[list[str]]:
-    """The database fails exactly when an entry of the audit log is written; the statements that were refused."""
-    refused: list[str] = []
-
-    def refuse(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if "INSERT INTO audit" in statement:
-            refused.append(statement)
-            raise OperationalError("statement", {}, Exception("gone"))
-
-    event.listen(it.db.engine.sync_engine, "before_cursor_execute", refuse)
-    try:
-        yield refused
-    finally:
-        event.remove(it.db.engine.sync_engine, "before_cursor_execute", refuse)
 
 
 def principal(user: User, *, session_id: str | None = None) -> Principal[User]:

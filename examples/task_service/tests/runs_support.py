@@ -8,7 +8,7 @@ import functools
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -191,14 +191,21 @@ async def acquire(worker: WorkerRuns) -> AcquiredRun:
 
 
 @contextlib.asynccontextmanager
-async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
-    """A fresh database of this kind with its tables and the users above."""
+async def opened(kind: str, folder: Path) -> AsyncIterator[Database]:
+    """A fresh database of this kind with its tables."""
     async with migrated(kind, folder) as url, contextlib.AsyncExitStack() as stack:
         db = Database.open(url)
         if kind == "sqlite":
             sqlite_connections.follow(db.engine)
             stack.push_async_callback(sqlite_connections.join, folder)
         stack.push_async_callback(db.close)
+        yield db
+
+
+@contextlib.asynccontextmanager
+async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
+    """As :func:`opened`, with the users above."""
+    async with opened(kind, folder) as db:
         await add_user(db, ANN, BOB, ADMIN)
         yield db
 
@@ -286,14 +293,43 @@ def accounts_of(db: Database, clock: Clock) -> Accounts:
 
 
 @contextlib.contextmanager
-def failing(db: Database) -> Iterator[None]:
-    """Every statement fails as if the database were gone, for as long as the block lasts."""
+def observed(db: Database, observe: Callable[[str, Any], None]) -> Iterator[None]:
+    """Each statement of the block is observed, with its parameters, before it is executed."""
 
-    def refuse(*_: object) -> None:
-        raise OperationalError("statement", {}, Exception("gone"))
+    def before_cursor_execute(*args: Any) -> None:
+        observe(args[2], args[3])
 
-    event.listen(db.engine.sync_engine, "before_cursor_execute", refuse)
+    event.listen(db.engine.sync_engine, "before_cursor_execute", before_cursor_execute)
     try:
         yield
     finally:
-        event.remove(db.engine.sync_engine, "before_cursor_execute", refuse)
+        event.remove(db.engine.sync_engine, "before_cursor_execute", before_cursor_execute)
+
+
+@contextlib.contextmanager
+def failing(db: Database, containing: str = "") -> Iterator[list[str]]:
+    """Each statement of the block, or each that contains this text, fails as if the database were gone; those that were refused."""
+    refused: list[str] = []
+
+    def refuse(statement: str, _parameters: object) -> None:
+        if containing in statement:
+            refused.append(statement)
+            raise OperationalError("statement", {}, Exception("gone"))
+
+    with observed(db, refuse):
+        yield refused
+
+
+async def plans_of(db: Database, work: Awaitable[object], containing: str = "") -> list[str]:
+    """How the database executes the statements of this work, a line for each step."""
+    statements: list[tuple[str, Any]] = []
+    with observed(db, lambda *statement: statements.append(statement)):
+        await work
+    plans: list[str] = []
+    explain = "EXPLAIN QUERY PLAN" if db.engine.dialect.name == "sqlite" else "EXPLAIN"
+    async with db.read() as connection:
+        for statement, parameters in statements:
+            if containing in statement:
+                found = await connection.exec_driver_sql(f"{explain} {statement}", parameters)
+                plans += [str(row[-1]) for row in found]
+    return plans

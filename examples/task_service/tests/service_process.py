@@ -1,4 +1,4 @@
-"""The service as people start it: a process with a data folder of its own."""
+"""The command as people use it, in this process, and the service as they start it, in one of its own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from click.testing import CliRunner, Result
 from examples.task_service.tests.faults.clients import Client
 from examples.task_service.tests.service_support import ADMIN_PASSWORD
+
+from task_service.cli import main
 
 SERVE = [sys.executable, "-m", "task_service", "serve"]
 
@@ -33,6 +36,27 @@ def environment(data: Path, **settings: str) -> dict[str, str]:
     own = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
     always = {"TASK_SERVICE_DATA_DIR": str(data), "TASK_SERVICE_COMMANDS": "listed"}
     return {**os.environ, **always, **own}
+
+
+def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:
+    """A command that comes back, in this process: starting one takes a second."""
+    env = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
+    with (
+        mock.patch("task_service.cli.configure_logging"),
+        mock.patch("task_service.cli.hide_memory"),
+        # The handler would stay in this process, whose next tests expect the default.
+        mock.patch("task_service.cli.signal.signal"),
+    ):
+        done = CliRunner().invoke(
+            main,
+            list(words),
+            env={"TASK_SERVICE_DATA_DIR": str(data), **env},
+            input=stdin,
+            prog_name="task-service",
+        )
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert "Traceback" not in done.stderr
+    return done
 
 
 @dataclass

@@ -13,11 +13,11 @@ from examples.task_service.tests.accounts_support import (
     START,
     World,
     client,
-    no_audit,
     principal,
     record,
 )
-from sqlalchemy import event, insert
+from examples.task_service.tests.runs_support import failing, plans_of
+from sqlalchemy import insert
 
 from msk_auth import CredentialKind, KeyFormat, Principal
 from msk_auth.errors import StoreUnavailable
@@ -177,7 +177,7 @@ async def test_an_index_has_the_entries_of_each_query(it: World) -> None:
         (AuditQuery(key="AAAAAAAAAAAA"), "ix_audit_credential_id_at_id"),
         (AuditQuery(until=START), "ix_audit_at"),
     ):
-        plans = await _plans(it, query)
+        plans = await plans_of(it.db, it.audit.list(query))
         assert any(index in line for line in plans), plans
         for scan in ("SCAN audit", "Seq Scan on audit", "Scan Backward using pk_audit"):
             assert not any(scan in line for line in plans), plans
@@ -189,28 +189,9 @@ async def test_an_index_has_the_entries_of_each_query(it: World) -> None:
         AuditQuery(target="t1", until=START),
         AuditQuery(until=START),
     ):
-        plans = await _plans(it, query)
+        plans = await plans_of(it.db, it.audit.list(query))
         assert any(bounded.search(line) for line in plans), plans
         assert not any("TEMP B-TREE" in line for line in plans), plans
-
-
-async def _plans(it: World, query: AuditQuery) -> list[str]:
-    """How the database executes the statements of a listing, a line for each step."""
-    statements: list[tuple[str, Any]] = []
-
-    def note(*args: Any) -> None:
-        statements.append((args[2], args[3]))
-
-    event.listen(it.db.engine.sync_engine, "before_cursor_execute", note)
-    await it.audit.list(query)
-    event.remove(it.db.engine.sync_engine, "before_cursor_execute", note)
-    plans: list[str] = []
-    explain = "EXPLAIN QUERY PLAN" if it.db.engine.dialect.name == "sqlite" else "EXPLAIN"
-    async with it.db.read() as connection:
-        for statement, parameters in statements:
-            found = await connection.exec_driver_sql(f"{explain} {statement}", parameters)
-            plans += [str(row[-1]) for row in found]
-    return plans
 
 
 async def _fill(it: World, user: User) -> None:
@@ -244,7 +225,7 @@ async def test_a_refusal_without_its_entry_is_no_verdict_and_its_entry_is_logged
     it: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     user = await it.user("ann")
-    with no_audit(it), client("192.0.2.1"):
+    with failing(it.db, "INSERT INTO audit"), client("192.0.2.1"):
         with pytest.raises(StoreUnavailable):
             await it.login.log_in("ann", "a wrong password")
         with pytest.raises(StoreUnavailable):
@@ -262,7 +243,7 @@ async def test_a_refusal_without_its_entry_is_no_verdict_and_its_entry_is_logged
 async def test_an_entry_that_is_left_out_is_counted(lite: World) -> None:
     metrics = Metrics()
     audit = Audit(lite.db, lite.clock, left_out=metrics.audit_left_out.inc)
-    with no_audit(lite), pytest.raises(StoreUnavailable):
+    with failing(lite.db, "INSERT INTO audit"), pytest.raises(StoreUnavailable):
         await audit.record_refusal("login.failed", anonymous=True)
     assert b"task_service_audit_left_out_total 1.0" in metrics.render()
 
@@ -271,7 +252,7 @@ async def test_a_login_that_succeeds_needs_its_entry(
     it: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     await it.user("ann")
-    with no_audit(it), pytest.raises(StoreUnavailable):
+    with failing(it.db, "INSERT INTO audit"), pytest.raises(StoreUnavailable):
         await it.login.log_in("ann", PASSWORD)
 
     assert await it.rows("sessions") == []

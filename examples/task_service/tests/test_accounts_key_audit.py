@@ -12,9 +12,9 @@ import pytest
 from examples.task_service.tests.accounts_support import (
     OTHER_PASSWORD,
     World,
-    no_audit,
     principal,
 )
+from examples.task_service.tests.runs_support import failing
 from examples.task_service.tests.service_support import refused_with
 
 from msk_auth import (
@@ -182,7 +182,7 @@ async def test_the_end_of_a_key_is_recorded_as_what_the_service_announces(keys: 
     announce = keys.authenticator.announce_expiry
     made = await keys.authenticator.create_key(keys.ann, name="CI", lifetime=timedelta(days=90))
     keys.it.clock.sleep(60 * 86_400)
-    with no_audit(keys.it) as refused, pytest.raises(StoreUnavailable):
+    with failing(keys.it.db, "INSERT INTO audit") as refused, pytest.raises(StoreUnavailable):
         await announce()
     assert len(refused) == 1
     assert [await announce() for _ in range(2)] == [1, 0]
@@ -288,7 +288,7 @@ async def test_a_change_whose_entry_cannot_be_written_does_not_happen(keys: Keys
         lambda: authenticator.delete_key(ann, made.id),
     ]
     for number, change in enumerate(changes):
-        with no_audit(it) as refused, pytest.raises(StoreUnavailable):
+        with failing(it.db, "INSERT INTO audit") as refused, pytest.raises(StoreUnavailable):
             await change()
         assert len(refused) == 1, f"change {number}"
         assert await keys.records() == before, f"change {number}"
@@ -365,7 +365,7 @@ async def test_a_leak_of_an_ended_key_is_logged_if_its_entry_cannot_be_written(
     created = await keys.authenticator.create_key(keys.ann, name="CI")
     await getattr(keys.authenticator, end)(keys.ann, created.record.id)
     place = LeakLocation("github", "commit", "https://example.com/a")
-    with no_audit(keys.it) as refused:
+    with failing(keys.it.db, "INSERT INTO audit") as refused:
         (record,) = await keys.authenticator.revoke_leaked(
             [LeakedKey(created.value.reveal(), place)]
         )

@@ -14,11 +14,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from examples.task_service.tests.service_process import (
     Serving,
     environment,
     log_in,
+    run,
     serving,
     systemd,
     token_in,
@@ -28,33 +29,11 @@ from prometheus_client import CollectorRegistry
 from tests.databases import postgres_database
 
 from msk_auth.errors import ConfigurationError
-from task_service.cli import main
 from task_service.observability import serve_worker_metrics
 from task_service.server import Server
 from task_service.worker import Worker
 
 pytestmark = pytest.mark.slow
-
-
-def run(data: Path, *words: str, stdin: str = "", **settings: str) -> Result:
-    """A command that comes back, in this process: starting one takes a second."""
-    env = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
-    with (
-        mock.patch("task_service.cli.configure_logging"),
-        mock.patch("task_service.cli.hide_memory"),
-        # The handler would stay in this process, whose next tests expect the default.
-        mock.patch("task_service.cli.signal.signal"),
-    ):
-        done = CliRunner().invoke(
-            main,
-            list(words),
-            env={"TASK_SERVICE_DATA_DIR": str(data), **env},
-            input=stdin,
-            prog_name="task-service",
-        )
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def create_administrator(data: Path, name: str) -> Result:

@@ -7,17 +7,15 @@ import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from alembic.script import ScriptDirectory
-from click.testing import CliRunner
 from examples.task_service.tests.runs_support import POSTGRES, fresh_postgres
+from examples.task_service.tests.service_process import run
 from sqlalchemy import make_url, text
 
 from msk_auth import SystemClock
 from task_service import doctor as doctor_module
-from task_service.cli import main
 from task_service.db import migrate as migrate_module
 from task_service.db.engine import Database
 from task_service.db.migrate import migrate
@@ -35,11 +33,7 @@ async def url() -> AsyncIterator[str]:
 
 async def examined(data: Path, **settings: str) -> tuple[int, dict[str, str]]:
     """The exit code, and the finding of each subject, prefixed with ok or problem."""
-    env = {f"TASK_SERVICE_{name}": value for name, value in settings.items()}
-    env = {"TASK_SERVICE_DATA_DIR": str(data), "TASK_SERVICE_PORT": "0", **env}
-    with mock.patch("task_service.cli.configure_logging"):
-        done = await asyncio.to_thread(CliRunner().invoke, main, ["doctor"], env=env)
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    done = await asyncio.to_thread(run, data, "doctor", PORT="0", **settings)
     assert "geheim" not in done.output
     found = {}
     for line in done.stdout.splitlines():

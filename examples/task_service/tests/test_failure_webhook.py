@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from examples.task_service.tests import runs_support
 from examples.task_service.tests.runs_support import ANN, acquire, database, failing
+from examples.task_service.tests.test_handlers_http_request import answer, serving
 from httpx2 import ConnectError
 
 from msk_auth.errors import StoreUnavailable
@@ -186,24 +187,12 @@ async def test_an_outage_of_the_database_loses_no_report(world: World) -> None:
 
 
 async def test_a_report_is_posted_as_it_is_and_no_redirect_is_followed() -> None:
-    received: list[bytes] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        received.append(head + await reader.readexactly(2))
-        writer.write(b"HTTP/1.1 307 Elsewhere\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        status = await post(f"http://127.0.0.1:{port}/hook", b"{}", {"webhook-id": "run_1"})
-    assert status == 307
-    [request] = received
-    assert request.startswith(b"POST /hook HTTP/1.1\r\n")
-    assert b"webhook-id: run_1\r\n" in request
-    assert request.endswith(b"\r\n\r\n{}")
+    async with serving(lambda _: answer("307 Elsewhere", b"", "Location: /other")) as server:
+        assert await post(f"{server.url}hook", b"{}", {"webhook-id": "run_1"}) == 307
+    [request] = server.requests
+    assert request.startswith("POST /hook HTTP/1.1\r\n")
+    assert "webhook-id: run_1\r\n" in request
+    assert request.endswith("\r\n\r\n{}")
 
 
 async def test_a_receiver_that_never_ends_its_answer_is_not_waited_for(
@@ -213,7 +202,7 @@ async def test_a_receiver_that_never_ends_its_answer_is_not_waited_for(
 
     left, closed = asyncio.Event(), asyncio.Event()
 
-    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def trickle(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n")
         with suppress(ConnectionError):
             for number in range(40):
@@ -226,7 +215,7 @@ async def test_a_receiver_that_never_ends_its_answer_is_not_waited_for(
         writer.close()
         closed.set()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         try:

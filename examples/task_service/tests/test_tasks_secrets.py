@@ -12,10 +12,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
-from click.testing import CliRunner
 from examples.task_service.tests.runs_support import (
     ANN,
     PARAMETER_KEYS,
@@ -25,6 +23,7 @@ from examples.task_service.tests.runs_support import (
     database,
     fresh_postgres,
 )
+from examples.task_service.tests.service_process import run
 from examples.task_service.tests.service_support import (
     ADMIN_PASSWORD,
     USER_PASSWORD,
@@ -44,7 +43,6 @@ from sqlalchemy import select, update
 from msk_auth import SystemClock
 from msk_auth.errors import ConfigurationError
 from task_service import cli
-from task_service.cli import main
 from task_service.db.engine import Database
 from task_service.db.schema import runs, tasks
 from task_service.handlers import HandlerEnvironment, HandlerRegistry
@@ -384,9 +382,7 @@ async def _fill(template: Path, folder: Path, url: str) -> None:
 
 async def command(folder: Path, url: str, *words: str) -> tuple[int, str]:
     """The exit code and the output of a command."""
-    env = {"TASK_SERVICE_DATA_DIR": str(folder), "TASK_SERVICE_DATABASE_URL": url}
-    with mock.patch("task_service.cli.configure_logging"):
-        done = await asyncio.to_thread(CliRunner().invoke, main, words, env=env)
+    done = await asyncio.to_thread(run, folder, *words, DATABASE_URL=url)
     assert VALUE not in done.output
     return done.exit_code, done.output
 
