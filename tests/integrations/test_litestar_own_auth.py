@@ -146,6 +146,12 @@ async def revoked(_token: Token, _: ASGIConnection[Any, Any, Any, Any]) -> bool:
 def test_what_it_cannot_honour_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="revoked_token_handler"):
         JWTLogin(jwt_auth(revoked_token_handler=revoked))
+    sessions: Any = SessionAuth[Any, Any](
+        retrieve_user_handler=lambda _session, _connection: None,
+        session_backend_config=CookieBackendConfig(secret=bytes(16)),
+    )
+    with pytest.raises(ConfigurationError, match="not SessionAuth"):
+        JWTLogin(sessions)
 
 
 async def find_owner(owner_id: str) -> Owner[None] | None:

@@ -220,11 +220,16 @@ class JWTLogin:
         subject: The claim with the owner's id, if `sub` has another value, such as an email address.
 
     Raises:
-        ConfigurationError: `jwt_auth` has a `revoked_token_handler`, which takes the connection of one request, although
-            requests share a verified login.
+        ConfigurationError: `jwt_auth` is of another kind, or has a `revoked_token_handler`, which takes the connection of one
+            request, although requests share a verified login.
     """
 
     def __init__(self, jwt_auth: BaseJWTAuth[Any, Any], *, subject: str = "sub") -> None:
+        if not isinstance(cast("object", jwt_auth), BaseJWTAuth):
+            raise ConfigurationError(
+                f"JWTLogin takes a JWTAuth, JWTCookieAuth or OAuth2PasswordBearerAuth, not {type(jwt_auth).__name__}. Write a"
+                " function for other logins."
+            )
         # The types of `jwt_auth` are not complete.
         self._jwt_auth: Any = jwt_auth
         if self._jwt_auth.revoked_token_handler is not None:
