@@ -208,6 +208,23 @@ async def test_an_impossible_id_is_no_key(half: Half) -> None:
         assert await find(half) == FULL
 
 
+async def test_each_look_up_sees_each_commit_and_nothing_before_one(
+    half: Half, admin: Engine
+) -> None:
+    rename = text("UPDATE msk_auth_api_keys SET name = :name WHERE id = 'K1'")
+    for number in range(20):
+        name = f"name {number}"
+        with admin.begin() as connection:
+            connection.execute(rename, {"name": name})
+            found = await find(half, "K1")
+            assert found is not None
+            assert found.name != name
+        found = await find(half, "K1")
+        assert found is not None
+        assert found.name == name
+    assert await half.call("revoke", "K1", owner_id=OWNER, at=NOW) == await find(half, "K1")
+
+
 @pytest.mark.parametrize("isolation", ["SERIALIZABLE", "REPEATABLE READ"])
 async def test_a_look_up_is_in_no_transaction_whatever_the_application_uses(
     kind: type[Half], postgres_url: URL, admin: Engine, isolation: str

@@ -154,6 +154,21 @@ BY_OWN_ID = select(*KNOWN, literal("x").label("tag"))
 
 
 @pytest.mark.anyio
+async def test_an_asynchronous_store_returns_the_same_rows(url: URL) -> None:
+    async with awaiting(url) as (engine, store):
+        find, amount = store.prepare(BY_ID), store.prepare(AMOUNT)
+        for _ in range(2):
+            for number, row in enumerate(ROWS):
+                (found,) = await find(user_id=row["id"])
+                assert tuple(found) == expected(number)
+            assert await find(user_id="nobody") == []
+            assert [row.limit_ for row in await amount(user_id="ann")] == [1]
+        late = AsyncSQLAlchemyKeyStore(lambda: engine)
+        assert [row.id for row in await late.prepare(BY_ID)(user_id="ann")] == ["ann"]
+        await late.aclose()
+
+
+@pytest.mark.anyio
 async def test_rows_are_looked_up_by_id_on_every_database(url: URL) -> None:
     async with awaiting(url) as (engine, store):
         for each in (store, AsyncSQLAlchemyKeyStore(lambda: engine)):
@@ -216,3 +231,17 @@ def test_a_server_that_cannot_be_reached_is_an_error_of_sqlalchemy() -> None:
         store.prepare(BY_ID)(user_id="ann")
     with pytest.raises(OperationalError):
         store.find("k1")
+
+
+@pytest.mark.anyio
+async def test_a_server_that_cannot_be_reached_is_an_error_of_sqlalchemy_to_an_asynchronous_store() -> (
+    None
+):
+    engine = create_async_engine("postgresql+psycopg://127.0.0.1:1/nothing")
+    store = AsyncSQLAlchemyKeyStore(engine)
+    with pytest.raises(OperationalError):
+        await store.prepare(BY_ID)(user_id="ann")
+    with pytest.raises(OperationalError):
+        await store.find("k1")
+    with pytest.raises(OperationalError):
+        await store.find_many(["k1"])

@@ -69,6 +69,23 @@ def worker(what: str, url: URL, *rest: str) -> Iterator[Worker]:
 
 
 @pytest.mark.slow
+def test_a_revocation_is_seen_by_every_process_once_it_returned(url: URL) -> None:
+    with engine_on(url) as engine, worker("revoke", url, "k") as other:
+        store = SQLAlchemyKeyStore(engine)
+        add(store, "k")
+        assert other.read() == "ready"
+        before = store.find("k")
+        assert before is not None
+        assert before.revoked_at is None
+        other.begin()
+        assert other.wait() == 0
+        after = store.find("k")
+        assert after is not None
+        assert after.revoked_at == NOW
+        store.close()
+
+
+@pytest.mark.slow
 def test_the_limit_is_exact_across_processes(url: URL) -> None:
     with (
         engine_on(url) as engine,

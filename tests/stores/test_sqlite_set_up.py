@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -106,3 +107,31 @@ async def test_an_applications_own_class_of_connections_is_kept(tmp_path: Path) 
         driver: Any = (await connection.get_raw_connection()).driver_connection
         assert type(driver._conn) is Own
     await engine.dispose()
+
+
+def test_processes_can_open_a_new_file_at_the_same_moment(tmp_path: Path) -> None:
+    """Without retries one of them fails in every seventh round."""
+    for number in range(40):
+        path = tmp_path / f"{number}.sqlite3"
+        with sqlite3.connect(path) as made:
+            made.execute("CREATE TABLE something (a)")
+        made.close()
+        together, found = threading.Barrier(4), list[object]()
+
+        def open_it(path: Path, together: threading.Barrier, found: list[object]) -> None:
+            engine = create_engine(f"sqlite:///{path}")
+            prepare_sqlite(engine)
+            together.wait()
+            try:
+                with engine.connect() as connection:
+                    found.append(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
+            except Exception as error:  # noqa: BLE001 - reported below
+                found.append(error)
+            engine.dispose()
+
+        threads = [threading.Thread(target=open_it, args=(path, together, found)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == ["wal"] * 4

@@ -119,8 +119,10 @@ def main(what: str, url: str, *rest: str) -> None:
     sys.stdin.readline()
     if what == "announce":
         announce(url)
-    else:
+    elif what == "insert":
         print(insert(store, rest[0], int(rest[1])), flush=True)
+    else:
+        store.revoke(rest[0], owner_id=OWNER, at=NOW)
 
 
 def work(lines: Pipe, prints: Pipe, *words: str) -> None:
