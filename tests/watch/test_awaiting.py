@@ -339,6 +339,11 @@ class Countdown:
         return self.left
 
 
+async def test_a_stream_of_anything_that_can_be_iterated_ends_with_it(site: Site) -> None:
+    watch = site.awaiting().watch(site.key())
+    assert [n async for n in watch.stream(Countdown())] == [2, 1, 0]
+
+
 async def test_a_stream_reads_an_item_of_its_source_on_request(site: Site) -> None:
     made: list[int] = []
 
