@@ -66,6 +66,8 @@ class SecretParams(HandlerParams):
     several: list[Part] | None = None
     other_name: Annotated[SecretStr | None, Field(alias="otherName")] = None
     marked: Annotated[int, Field(json_schema_extra={"writeOnly": True})] = 0
+    # Then the schema's root is a reference.
+    itself: SecretParams | None = None
 
 
 class Secretive(Handler[SecretParams]):
@@ -80,7 +82,7 @@ class Secretive(Handler[SecretParams]):
 
 def test_a_field_is_secret_if_any_part_of_it_is() -> None:
     registry = HandlerRegistry([Secretive(ENVIRONMENT), Print(ENVIRONMENT)])
-    secret = {"one", "by_name", "optional", "several", "otherName", "marked"}
+    secret = {"one", "by_name", "optional", "several", "otherName", "marked", "itself"}
     assert registry.secret_fields("secretive") == secret
     assert registry.secret_fields("print") == registry.secret_fields("unknown") == frozenset()
     (schema,) = [each.params_schema for each in registry.describe() if each.name == "secretive"]

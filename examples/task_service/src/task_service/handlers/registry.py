@@ -125,6 +125,9 @@ class HandlerRegistry:
 def _schema_of(handler: Handler[Any]) -> dict[str, Any]:
     """The JSON schema of a handler's parameters, where a field is `writeOnly` if any part of it is."""
     schema: dict[str, Any] = handler.Params.model_json_schema()
+    if "$ref" in schema:
+        # The parameters refer to their own model.
+        schema |= schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
     texts = {
         f'"#/$defs/{name}"': json.dumps(part) for name, part in schema.get("$defs", {}).items()
     }
