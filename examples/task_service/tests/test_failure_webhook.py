@@ -114,6 +114,12 @@ async def test_a_failed_run_is_reported_once_and_signed(world: World) -> None:
     assert headers["webhook-signature"] == f"v1,{expected.decode()}"
 
 
+async def test_its_repr_has_neither_the_secret_nor_the_address(world: World) -> None:
+    text = repr(world.webhook())
+    assert "secret-path" not in text
+    assert repr(SECRET) not in text
+
+
 async def test_a_timed_out_run_is_reported_and_others_are_not(world: World) -> None:
     timed_out = await world.ended(Outcome(RunState.TIMED_OUT, error="Too long."))
     await world.ended(Outcome(RunState.SUCCEEDED, exit_code=0))

@@ -70,7 +70,7 @@ class FailureWebhook:
 
     db: Database
     clock: Clock
-    url: str
+    url: str = field(repr=False)
     secret: bytes = field(repr=False)
     base_url: str
     post: Post = post
