@@ -13,6 +13,7 @@ from examples.task_service.tests.accounts_support import (
     principal,
 )
 from examples.task_service.tests.runs_support import failing
+from examples.task_service.tests.waiting import eventually
 from sqlalchemy import insert
 
 from msk_auth import Session
@@ -227,13 +228,12 @@ async def test_an_open_service_writes_regularly_and_the_rest_when_it_stops(
     first, second = (lite.clock.now() + timedelta(minutes=n) for n in (1, 2))
     monkeypatch.setattr(Flushing, "flush_seconds", 0.01)
     async with lite.sessions:
+
+        async def written() -> bool:
+            return (await lite.rows("sessions"))[0]["last_seen_at"] == first
+
         lite.sessions.seen(session_id, first)
-        for _ in range(1000):
-            await asyncio.sleep(0.01)
-            if (await lite.rows("sessions"))[0]["last_seen_at"] == first:
-                break
-        else:
-            pytest.fail("nothing was written")
+        await eventually(written)
         monkeypatch.setattr(Flushing, "flush_seconds", 60)
         await asyncio.sleep(0.05)
         lite.sessions.seen(session_id, second)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import httpx2
 import pytest
 from examples.task_service.tests.service_support import Caller, Service, expect, on_a_port
+from examples.task_service.tests.waiting import eventually
 
 from task_service.accounts.audit import AuditEntry, AuditQuery, UsedCredential
 
@@ -83,9 +84,7 @@ async def test_an_export_waits_for_its_reader_and_ends_with_them(
             assert 1 <= await _stands_still(lambda: endless.read) < 60
             assert not ended()
         # The reader is gone.
-        async with asyncio.timeout(60):
-            while not ended():  # noqa: ASYNC110 - a log sets no events
-                await asyncio.sleep(0.05)
+        await eventually(ended)
     pages = endless.read
     assert await _stands_still(lambda: endless.read) == pages
 

@@ -17,6 +17,7 @@ from examples.task_service.tests.service_support import (
     on_a_port,
     wrong_fields,
 )
+from examples.task_service.tests.waiting import eventually
 
 from task_service.tasks import run_log
 
@@ -171,9 +172,7 @@ async def test_a_client_that_leaves_leaves_nothing_behind(service: Service, user
             async with following(origin, user.token, run_id) as response:
                 assert (await anext(events(response))).name == "log"
                 assert run_id in notifications._subscribers
-        async with asyncio.timeout(60):
-            while run_id in notifications._subscribers:  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.05)
+        await eventually(lambda: run_id not in notifications._subscribers)
 
 
 async def test_head_of_a_log_does_not_wait_for_the_run(service: Service, user: Caller) -> None:

@@ -142,9 +142,9 @@ async def standing(tmp_path: Path) -> AsyncIterator[StandingWorld]:
         yield StandingWorld(db)
 
 
-def doing(*results: HandlerResult, **_: Any) -> Callable[[RunContext], Awaitable[HandlerResult]]:
+def doing(result: HandlerResult) -> Callable[[RunContext], Awaitable[HandlerResult]]:
     async def work(context: RunContext) -> HandlerResult:
-        return results[0]
+        return result
 
     return work
 
