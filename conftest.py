@@ -108,10 +108,10 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, str) and len(val) > 40 else None
 
 
-# What goes through the same lines once more: the documentation, and attacks on the service.
+# What goes through the same lines once more: the documentation, the walk through the specification, attacks on the service.
 _REACHES_NOTHING_NEW = re.compile(
     r"README\.md|docs/|tests/(benchmarks|docs)/"
-    r"|examples/task_service/tests/test_(attacks_\w+|api_access|api_answers)\.py"
+    r"|examples/task_service/tests/test_(spec|attacks_\w+|api_access|api_answers)\.py"
 )
 # The first of several databases is SQLite; files about another one alone are named after it. The library's tests meet each
 # database on the newest Python too, which is the one of `make coverage`.

@@ -6,10 +6,11 @@ import json
 from base64 import urlsafe_b64decode
 
 import pytest
+from tests.cases import refused_with
 from tests.core.support import b64 as encoded
 from tests.core.support import token
 
-from msk_auth.core.tokens import ParsedToken, encode_segment
+from msk_auth.core.tokens import MAX_TOKEN_LENGTH, ParsedToken, encode_segment
 
 
 def with_header_of(length: int) -> str:
@@ -23,6 +24,13 @@ def with_header_of(length: int) -> str:
 def test_a_parsed_token_reveals_the_token() -> None:
     presented = token()
     assert ParsedToken(presented).reveal() == presented
+
+
+def test_a_token_may_be_as_long_as_the_limit() -> None:
+    longest = "e30.e30.".ljust(MAX_TOKEN_LENGTH, "A")
+    assert ParsedToken(longest).reveal() == longest
+    with refused_with("token_invalid"):
+        ParsedToken(longest + "AA")
 
 
 def test_a_segment_is_json_without_spaces() -> None:

@@ -708,8 +708,6 @@ LOGIN = "https://login.example"
         (Provider.OIDC, LOGIN, {"max_lifetime": timedelta(0)}),
         (Provider.OIDC, LOGIN, {"leeway": timedelta(minutes=5, seconds=1)}),
         (Provider.OIDC, LOGIN, {"grants": ""}),
-        (Provider.OIDC, LOGIN, {"grants": granted_later}),
-        (Provider.OIDC, LOGIN, {"interactive": interactive_later}),
         (Provider.OIDC, LOGIN, {"issuer": "https://other.example"}),
         (Provider.OIDC, LOGIN, {"token": SCOPED, "interactive": bool}),
         (Provider.OIDC, "https://gitlab.com", {}),
@@ -743,6 +741,15 @@ def test_a_set_up_that_cannot_be_meant_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError):
         ExternalIssuer(provider, tenant, **{"audience": "a", "grants": None, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), [("grants", granted_later), ("interactive", interactive_later)]
+)
+def test_a_function_of_the_claims_must_not_be_async(name: str, function: object) -> None:
+    options: dict[str, Any] = {"audience": "a", "grants": None, name: function}
+    with pytest.raises(ConfigurationError, match=f"^{name} must be a plain function"):
+        ExternalIssuer(Provider.OIDC, LOGIN, **options)
 
 
 @pytest.mark.parametrize(
