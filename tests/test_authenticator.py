@@ -416,7 +416,7 @@ def test_the_principal_of_a_leased_credential_is_cached(make_world: MakeWorld) -
     for credential in (world.create().value.reveal(), token()):
         header = f"Bearer {credential}"
         assert cached([header]) is None
-        # An entry is found whatever spelling made it. Only `authenticate` reads other spellings.
+        # An entry is found under any spelling of its header. Only `authenticate` reads other spellings.
         principal = world.call("authenticate", [f"bearer   {credential}"])
         assert world.enter(credential) is principal
         assert cached([header]) is cached([header.encode()]) is principal

@@ -1,4 +1,4 @@
-"""Whatever is done in whatever order, a store in a database answers as the one in memory does, which shares no code with it."""
+"""In any order of operations, a store in a database answers as the one in memory does, which shares no code with it."""
 
 from __future__ import annotations
 
