@@ -90,6 +90,15 @@ def test_the_audience_selects_the_grants_and_the_rule() -> None:
     assert (runner.permissions, runner.is_interactive) == (PERMISSIONS, True)
 
 
+def test_a_token_that_is_expired_for_one_audience_may_be_valid_for_another() -> None:
+    strict = ACCESS.made(audience="strict", grants="scp", leeway=timedelta(0))
+    lenient = ACCESS.made(audience="lenient", grants="scp", leeway=timedelta(minutes=1))
+    late = ACCESS.token(aud=["strict", "lenient"], iat=T - 600, nbf=T - 600, exp=T - 30)
+    with refused_with("token_expired"):
+        enter(authenticator(strict), late)
+    assert enter(authenticator(strict, lenient), late).permissions == {"tasks:read"}
+
+
 def test_the_tenant_selects() -> None:
     shape = SHAPES["GitHub Actions"]
     keys = shape.issuer.keys
