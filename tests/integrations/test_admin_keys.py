@@ -51,9 +51,10 @@ async def test_the_operations_of_an_adapter_s_authenticator_are_awaited(
     assert await admin.revoke_keys(root, [key_id, "unknown"]) == (revoked, None)
 
 
-async def test_the_operations_in_threads_refuse_a_call_that_cannot_be_awaited() -> None:
+@pytest.mark.parametrize("name", WITH_WEBSOCKETS[:1])
+async def test_the_operations_in_threads_refuse_a_call_that_cannot_be_awaited(name: str) -> None:
     world = make_world()
-    auth = adapter_of(WITH_WEBSOCKETS[0], world.blocking)
+    auth = adapter_of(name, world.blocking)
     root = local_principal(PEOPLE["root"], at=START, interactive=True)
     admin = auth.authenticator.admin_keys(PERMISSION)
     key_id = world.names["key_bob_id"]
