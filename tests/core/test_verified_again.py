@@ -156,8 +156,8 @@ def test_a_login_without_a_session_needs_none(world: World) -> None:
     assert world.verify_again(principal) == principal
 
 
-def test_an_application_without_sessions_is_asked_for_none() -> None:
-    world = World("sync", find_session=None)
+def test_an_application_without_sessions_is_asked_for_none(make_world: MakeWorld) -> None:
+    world = make_world(find_session=None)
     principal = world.enter(token())
     world.sessions.clear()
     assert world.verify_again(principal) == principal
