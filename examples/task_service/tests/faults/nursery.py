@@ -133,6 +133,11 @@ class Nursery:
         """All that its processes have written, standard output without the one-time links."""
         return "".join(child.log() for child in self._children)
 
+    def print_logs(self, last: int = 4000) -> None:
+        """What each process wrote last, in characters."""
+        for child in self._children:
+            print(f"--- {child.stderr.name}, status {child.status}\n{child.log()[-last:]}")
+
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -167,6 +172,10 @@ def nursery(folder: Path, *, inside: Sequence[str] = (), **environment: str) -> 
     it = Nursery(folder, environment, inside)
     try:
         yield it
+    except BaseException:
+        # pytest shows it beside the failure.
+        it.print_logs()
+        raise
     finally:
         it.close()
 
