@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from msk_auth._failures import look_up_failed
 from msk_auth.core import tokens
@@ -144,11 +144,11 @@ async def _found_by(
     if find is None:
         return None
     try:
-        found = await find(sought)
+        found: Any = await find(sought)
     except Exception as error:  # noqa: BLE001 - an application's function may raise anything
         look_up_failed(name, error)
         return None
-    if found is not None and not isinstance(cast("object", found), kind):
+    if found is not None and not isinstance(found, kind):
         raise TypeError(
             f"{name} returned {type(found).__qualname__}. Return {kind.__name__} of msk_auth, or None."
         )

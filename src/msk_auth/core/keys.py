@@ -147,8 +147,8 @@ def checksum(body: str) -> str:
     """The six base62 characters that follow `body`, which is the key up to and including its secret."""
     number, digits = zlib.crc32(body.encode("ascii")), ""
     for _ in range(CHECKSUM_LENGTH):
-        number, value = divmod(number, 62)
-        digits = ALPHABET[value] + digits
+        digits = ALPHABET[number % 62] + digits
+        number //= 62
     return digits
 
 
