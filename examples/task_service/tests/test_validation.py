@@ -26,6 +26,11 @@ class _Strict(BaseModel):
         (Annotated[str, Field(min_length=1)], "", "This cannot be empty."),
         (Annotated[str, Field(min_length=3)], "a", "Enter at least 3 characters."),
         (Annotated[str, Field(max_length=3)], "abcd", "Enter 3 characters at most."),
+        (
+            Annotated[str, Field(max_length=3)],
+            "\ud800",
+            "This has invalid characters. Remove them.",
+        ),
         (Annotated[list[int], Field(min_length=1)], [], "Enter at least one."),
         (Annotated[list[int], Field(min_length=2)], [], "Enter at least 2."),
         (Annotated[list[int], Field(max_length=1)], [1, 2], "Enter 1 at most."),

@@ -35,6 +35,7 @@ _KINDS: Final[Mapping[str, Sequence[str]]] = {
     "Unknown field. Remove it.": ["extra_forbidden"],
     "Enter text.": ["string_type"],
     "Enter {max_length} characters at most.": ["string_too_long"],
+    "This has invalid characters. Remove them.": ["string_unicode"],
     "Enter a whole number.": ["int_type", "int_parsing", "int_from_float"],
     "Enter a number.": ["float_type", "float_parsing", "finite_number"],
     "Enter true or false.": ["bool_type", "bool_parsing"],
