@@ -346,12 +346,7 @@ class SigningKey:
         algorithm: AlgorithmName,
         key: bytes,
     ) -> None:
-        if _KID.fullmatch(kid) is None:
-            raise ConfigurationError(f"The key id {kid!r} needs 1 to 64 characters of 0-9A-Za-z._-")
-        if algorithm not in _ALGORITHMS:
-            raise ConfigurationError(
-                f"The algorithm {algorithm!r} is not supported. Use one of {_ALGORITHMS}."
-            )
+        _check_names(kid, algorithm)
         if not isinstance(cast("object", key), bytes):
             raise ConfigurationError(f"The key {kid!r} is not of type bytes: use text.encode().")
         self.kid: str = kid
@@ -371,6 +366,8 @@ class SigningKey:
     @classmethod
     def generate(cls, kid: str, algorithm: AlgorithmName) -> SigningKey:
         """A new key. Store the result of :meth:`export`."""
+        # Before an RSA key is generated, which is slow.
+        _check_names(kid, algorithm)
         return cls(kid, algorithm, _generate(algorithm))
 
     def __repr__(self) -> str:
@@ -420,6 +417,15 @@ class SigningKey:
             for name in ("x", "y"):
                 members[name] = b64encode(getattr(numbers, name).to_bytes(32, "big"))
         return {**members, "kid": self.kid, "alg": self.header_name, "use": "sig"}
+
+
+def _check_names(kid: str, algorithm: str) -> None:
+    if _KID.fullmatch(kid) is None:
+        raise ConfigurationError(f"The key id {kid!r} needs 1 to 64 characters of 0-9A-Za-z._-")
+    if algorithm not in _ALGORITHMS:
+        raise ConfigurationError(
+            f"The algorithm {algorithm!r} is not supported. Use one of {_ALGORITHMS}."
+        )
 
 
 # The functions below import `cryptography` when the first key is made: see `scheme_of`.
