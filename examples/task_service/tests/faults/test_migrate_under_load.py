@@ -43,13 +43,16 @@ from task_service.db.migrate_postgresql import LOCK_SECONDS
 from task_service.secrets_file import load_or_create_secrets
 from task_service.settings import Settings
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 # A migration delays no other process for longer than its own wait for a table, and what this machine adds to that.
 BOUND = LOCK_SECONDS + 1.5
 
 # Longer than that, so that a migration that just waited for it would delay every process too long.
 LONG_SECONDS = BOUND + 1.0
+
+# On a slow disk: where two writers hold their locks for 0.6 seconds each time, the migration gives up for 90 seconds.
+START_SECONDS = 400
 
 YESTERDAY = old_release.microseconds() - 86_400_000_000
 WAITING = f"run_{'a' * 16}"
@@ -185,7 +188,7 @@ def test_an_older_release_writes_while_new_processes_migrate(tmp_path: Path) -> 
             apis = [deployment.begin_to_serve() for _ in range(2)]
             workers = [deployment.work() for _ in range(2)]
             started += [api.process for api in apis] + workers
-            until(lambda: all(is_serving(api) for api in apis), "both serve")
+            until(lambda: all(is_serving(api) for api in apis), "both serve", START_SECONDS)
             until(lambda: all("executing runs as" in each.log() for each in workers), "both work")
             writing.result()
             # And beside the new schema.
