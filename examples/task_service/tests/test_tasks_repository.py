@@ -10,6 +10,7 @@ from examples.task_service.tests.runs_support import (
     ANN,
     BOB,
     World,
+    observed,
     registry,
     world,
 )
@@ -136,6 +137,16 @@ async def test_tasks_are_listed_with_their_newest_runs(world: World) -> None:
     for task in (changed, await world.tasks.get(ANN, busy.id)):
         assert task.last_run is not None
         assert task.last_run.id == runs[-1]
+
+
+async def test_a_list_reads_runs_in_the_thread_of_a_connection(world: World) -> None:
+    # A page with 2000 runs must not stop the event loop.
+    await world.tasks.create(ANN, new())
+    statements: list[str] = []
+    with observed(world.db, lambda statement, _: statements.append(statement)):
+        await listed(world, ANN, recent=20)
+    assert len(statements) == 2
+    assert "UNION ALL" in statements[1]
 
 
 async def test_the_status_reports_the_database_and_the_queue(world: World) -> None:

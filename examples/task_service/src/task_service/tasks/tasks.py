@@ -35,7 +35,7 @@ from task_service.db.schema import runs, tasks, users
 from task_service.errors import TaskNotFound
 from task_service.ids import is_id, new_id
 
-from .models import ALL_TASKS, NewTask, Run, Task, TaskChanges, TaskQuery, TaskSort
+from .models import ALL_TASKS, NewTask, Task, TaskChanges, TaskQuery, TaskSort
 from .parameters import TaskParameters, changed_secrets
 from .runs import RUN_COLUMNS, cancel_runs, check_may_manage, give_runs, visible_tasks
 
@@ -102,12 +102,12 @@ def _select_newest(count: int) -> Select[Any]:
 
 
 async def _newest_runs(
-    db: Database, task_ids: Sequence[str], count: int = 1
-) -> dict[str, list[Run]]:
+    connection: AsyncConnection, task_ids: Sequence[str], count: int
+) -> dict[str, list[Row[Any]]]:
     """The newest runs of each task, newest first. The index finds each run."""
-    found: dict[str, list[Run]] = {}
-    for row in await db.prepare(_select_newest(count))(task_ids=task_ids):
-        found.setdefault(row.task_id, []).append(Run.model_validate(row))
+    found: dict[str, list[Row[Any]]] = {}
+    for row in await connection.execute(_select_newest(count), {"task_ids": task_ids}):
+        found.setdefault(row.task_id, []).append(row)
     return found
 
 
@@ -177,9 +177,8 @@ class Tasks:
         paging = Paging(_ORDERS[query.sort], query, page)
         async with self.accounts.db.read() as connection:
             found = await paging.read(connection, _select_tasks(principal, query), lambda row: row)
-        newest = await _newest_runs(
-            self.accounts.db, [row.id for row in found.items], max(1, recent)
-        )
+            task_ids = [row.id for row in found.items]
+            newest = await _newest_runs(connection, task_ids, max(1, recent))
         items = [
             self._as_task(row, newest.get(row.id, []), listed=recent > 0) for row in found.items
         ]
@@ -192,8 +191,8 @@ class Tasks:
             TaskNotFound: There is no such task, or the principal may not see it.
         """
         row = await self._find(principal, task_id)
-        newest = await _newest_runs(self.accounts.db, [task_id])
-        return self._as_task(row, newest.get(task_id, []))
+        newest = await self.accounts.db.prepare(_select_newest(1))(task_ids=[task_id])
+        return self._as_task(row, newest)
 
     async def _find(self, principal: Principal[Any], task_id: str) -> Row[Any]:
         if not is_id(task_id, "tsk"):
@@ -205,7 +204,7 @@ class Tasks:
         row: Row[Any] = rows[0]
         return row
 
-    def _as_task(self, row: Row[Any], newest: Sequence[Run], *, listed: bool = False) -> Task:
+    def _as_task(self, row: Row[Any], newest: Sequence[Row[Any]], *, listed: bool = False) -> Task:
         """Convert a row of `tasks` with its newest runs. A list shows them all, otherwise only the latest is shown."""
         columns = row._asdict()  # pyright: ignore[reportPrivateUsage] - public, as that of a named tuple
         shown = {
