@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
 
 import pytest
 from examples.task_service.tests.runs_support import (
@@ -17,7 +19,7 @@ from examples.task_service.tests.runs_support import (
 from sqlalchemy import select
 
 from msk_auth import KeyFormat, Principal
-from msk_auth.errors import InputInvalid
+from msk_auth.errors import InputInvalid, StoreUnavailable
 from task_service.db.paging import Page
 from task_service.db.schema import runs as runs_table
 from task_service.errors import TaskNotFound
@@ -82,6 +84,36 @@ async def test_concurrent_changes_leave_parameters_that_fit_the_handler(world: W
         ("command", {"argv": ["echo"]}),
     ]
     assert any(not isinstance(result, Exception) for result in results)
+
+
+async def test_a_change_is_answered_though_the_database_is_gone_after_the_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await world.tasks.create(ANN, new())
+    await world.runs.request(ANN, task.id)
+    write = world.db.write
+
+    def gone(*_: object) -> NoReturn:
+        raise StoreUnavailable
+
+    for work in (
+        lambda: world.tasks.create(ANN, new()),
+        lambda: world.tasks.patch(ANN, task.id, TaskChanges(name="x")),
+    ):
+        with monkeypatch.context() as outage:
+
+            @asynccontextmanager
+            async def write_last(outage: pytest.MonkeyPatch = outage) -> AsyncIterator[Any]:
+                async with write() as connection:
+                    yield connection
+                outage.setattr(world.db, "read", gone)
+                outage.setattr(world.db, "prepare", gone)
+
+            outage.setattr(world.db, "write", write_last)
+            answer = await work()
+            with pytest.raises(StoreUnavailable):
+                await world.tasks.get(ANN, task.id)
+        assert await world.tasks.get(ANN, answer.id) == answer
 
 
 async def test_a_deleted_task_is_gone_and_its_runs_end(world: World) -> None:

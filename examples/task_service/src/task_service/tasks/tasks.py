@@ -153,7 +153,7 @@ class Tasks:
             await change.record(
                 "task.created", task_id, name=new.name, handler=new.handler, **details
             )
-        return await self.get(principal, task_id)
+            return await self._written(change.connection, principal, task_id)
 
     async def list(
         self,
@@ -193,6 +193,14 @@ class Tasks:
         row = await self._find(principal, task_id)
         newest = await self.accounts.db.prepare(_select_newest(1))(task_ids=[task_id])
         return self._as_task(row, newest)
+
+    async def _written(
+        self, connection: AsyncConnection, principal: Principal[Any], task_id: str
+    ) -> Task:
+        """A task that this transaction has written. After the commit the database may not answer."""
+        found = await connection.execute(_select_tasks(principal).where(tasks.c.id == task_id))
+        newest = await _newest_runs(connection, [task_id], 1)
+        return self._as_task(found.one(), newest.get(task_id, []))
 
     async def _find(self, principal: Principal[Any], task_id: str) -> Row[Any]:
         if not is_id(task_id, "tsk"):
@@ -247,9 +255,8 @@ class Tasks:
                     if new_owner != before.owner_id:
                         await give_runs(connection, [task_id], new_owner)
                     await change.record("task.changed", task_id, **details)
-                    break
+                    return await self._written(connection, principal, task_id)
             # The task was changed or deleted meanwhile. Read it again.
-        return await self.get(principal, task_id)
 
     async def _changed(
         self, principal: Principal[Any], before: Row[Any], changes: TaskChanges
