@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -389,6 +390,33 @@ async def test_the_last_document_serves_while_the_provider_is_away(
     await _begin(service)
     provider.metadata = {"issuer": "https://another.example.com"}
     await _begin(service)
+
+
+async def test_a_first_reading_that_fails_leaves_another_its_document(
+    service: Service, provider: TestProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, fails = asyncio.Event(), asyncio.Event()
+    send = httpx2.AsyncHTTPTransport.handle_async_request
+
+    async def fail_the_first(
+        transport: httpx2.AsyncHTTPTransport, request: httpx2.Request
+    ) -> httpx2.Response:
+        if reached.is_set():
+            return await send(transport, request)
+        reached.set()
+        await fails.wait()
+        raise httpx2.ConnectError("refused")
+
+    monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", fail_the_first)
+    failing = asyncio.create_task(service.caller().get("/login/oidc"))
+    await reached.wait()
+    url, pending = await _begin(service)
+    fails.set()
+    assert (await failing).status_code == 503
+    # The login goes on with the document that it has read.
+    location = provider.visit(url)
+    provider.metadata = {"issuer": "https://another.example.com"}
+    assert (await _come_back(service, location, pending)).status_code == 200
 
 
 async def test_a_provider_that_breaks_the_exchange_is_a_503(

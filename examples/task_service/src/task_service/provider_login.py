@@ -129,20 +129,7 @@ class OidcLogin:
                 "The identity provider cannot be reached: check SSL_CERT_FILE and the variables of the proxy, such as"
                 f" HTTPS_PROXY ({error})."
             ) from error
-        # Any, because authlib's stubs leave out most types.
-        self._client: Any = cast("Any", OAuth()).register(
-            "provider",
-            client_id=settings.oidc_client_id,
-            client_secret=settings.oidc_client_secret,
-            server_metadata_url=f"{issuer.rstrip('/')}/.well-known/openid-configuration",
-            client_kwargs={
-                "token_endpoint_auth_method": "none",
-                "scope": _SCOPE,
-                "code_challenge_method": "S256",
-                "timeout": _TIMEOUT_SECONDS,
-                "verify": self._tls,
-            },
-        )
+        self._client = self._new_client()
         self.logout_tokens = logout_verifier(
             issuer,
             settings.oidc_client_id,
@@ -390,16 +377,33 @@ class OidcLogin:
         )
         return None if user_id is None else await read_user(connection, user_id)
 
+    def _new_client(self) -> Any:
+        # Any, because authlib's stubs leave out most types.
+        return cast("Any", OAuth()).register(
+            "provider",
+            client_id=self._settings.oidc_client_id,
+            client_secret=self._settings.oidc_client_secret,
+            server_metadata_url=f"{self._issuer.rstrip('/')}/.well-known/openid-configuration",
+            client_kwargs={
+                "token_endpoint_auth_method": "none",
+                "scope": _SCOPE,
+                "code_challenge_method": "S256",
+                "timeout": _TIMEOUT_SECONDS,
+                "verify": self._tls,
+            },
+        )
+
     async def _discovered(self) -> Any:
-        """The client with the provider's discovery document (OpenID Connect Discovery 1.0), which it reads once."""
-        client = self._client
+        """The client with the provider's discovery document (OpenID Connect Discovery 1.0), which is read once."""
+        if self._client.server_metadata:
+            return self._client
+        # Each attempt has its own client, so that its failure leaves the document of another attempt alone.
+        client = self._new_client()
         try:
             metadata = await client.load_server_metadata()
             _check_metadata(metadata, self._issuer)
         except (HTTPError, TypeError, ValueError) as error:
             _log.warning("the identity provider's discovery document cannot be used: %s", error)
-            # So that the next call reads the document again.
-            client.server_metadata.clear()
             raise ProviderUnavailable from error
         algorithms = "id_token_signing_alg_values_supported"
         metadata[algorithms] = sorted(_ALGORITHMS.intersection(metadata.get(algorithms, ())))
@@ -410,6 +414,7 @@ class OidcLogin:
             client.client_kwargs["token_endpoint_auth_method"] = (
                 post if post in methods else "client_secret_basic"
             )
+        self._client = client
         return client
 
 
