@@ -807,6 +807,12 @@ def test_a_kind_that_the_provider_does_not_have_is_refused_with_those_that_it_ha
             "acme.eu.auth0.com",
             "https://acme.eu.auth0.com/.well-known/openid-configuration",
         ),
+        # The host has the region, which is in the id of the pool.
+        (
+            Provider.COGNITO,
+            "eu-central-1_Ab1",
+            "https://cognito-idp.eu-central-1.amazonaws.com/eu-central-1_Ab1/.well-known/openid-configuration",
+        ),
     ],
 )
 def test_keys_are_fetched_where_the_provider_has_them(
