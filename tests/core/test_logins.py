@@ -392,6 +392,12 @@ def test_without_a_bearer_credential_the_rest_of_the_request_is_asked() -> None:
     assert bob.asked == []
     with pytest.raises(CredentialsMissing):
         ask(world, [], none.find)
+    in_session = Logins(request=Login("ann", session_id="s1"))
+    world.sessions["s1"] = Session("s1", "ann", expires_at=NOW + SECOND)
+    assert ask(world, [], in_session.find).session_id == "s1"
+    world.clock.advance(SECOND)
+    with refused_with("token_revoked"):
+        ask(world, [], in_session.find)
 
 
 def test_a_login_elsewhere_in_a_request_of_another_site_does_not_count(
