@@ -89,20 +89,18 @@ class Subject:
 
     def __init__(self, *, awaits: bool) -> None:
         self.database = Database()
+        self.users: Any
         self.authenticator: Any
         if awaits:
+            self.users = AsyncUsers(load_user_async, owner_of, self.database.new_async_session)
             self.authenticator = AsyncAuthenticator(
-                AsyncMemoryKeyStore(),
-                find_owner=AsyncUsers(load_user_async, owner_of, self.database.new_async_session),
-                logins=[find_login],
+                AsyncMemoryKeyStore(), find_owner=self.users, logins=[find_login]
             )
         else:
+            self.users = Users(load_user, owner_of, self.database.new_session)
             self.authenticator = Authenticator(
-                MemoryKeyStore(),
-                find_owner=Users(load_user, owner_of, self.database.new_session),
-                logins=[find_login],
+                MemoryKeyStore(), find_owner=self.users, logins=[find_login]
             )
-        self.users = self.authenticator.users
 
     async def call(self, result: Any) -> Any:
         return await result if hasattr(result, "__await__") else result
@@ -125,6 +123,12 @@ class Subject:
 @pytest.fixture(params=[False, True], ids=["blocking", "awaiting"])
 def subject(request: pytest.FixtureRequest) -> Subject:
     return Subject(awaits=request.param)
+
+
+async def test_an_authenticator_has_the_users_that_find_its_owners(subject: Subject) -> None:
+    assert subject.authenticator.users is subject.users
+    other = Authenticator(MemoryKeyStore(), find_owner=lambda _: None)
+    assert other.users is None
 
 
 async def test_without_a_request_a_new_session_is_opened_and_closed(subject: Subject) -> None:

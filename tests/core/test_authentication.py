@@ -546,6 +546,11 @@ def test_a_realm_that_would_break_the_challenge_is_refused_while_starting(
             make_world(realm=realm)
 
 
+def test_the_realm_is_api_unless_the_application_names_another(make_world: MakeWorld) -> None:
+    assert make_world().auth.realm == "api"
+    assert make_world(realm="tasks").auth.realm == "tasks"
+
+
 # Whatever comes in.
 
 

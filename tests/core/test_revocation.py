@@ -51,6 +51,18 @@ def test_a_key_that_its_owner_revoked_or_deleted_stays_so(world: World, end: str
     assert (record.id, record.revoked_at) == (created.record.id, NOW)
 
 
+@pytest.mark.parametrize("way", [0, 1])
+def test_a_key_that_is_deleted_meanwhile_is_answered_as_it_was_found(
+    world: World, way: int
+) -> None:
+    created = world.create()
+    world.forget_calls()
+    world.store.answers["revoke"] = None
+    method, arguments = ways(created.value.reveal())[way]
+    assert world.call(method, *arguments) == (created.record, (created.record,))[way]
+    assert [event.record for event in world.events] == [created.record]
+
+
 def test_an_expired_key_and_that_of_a_disabled_owner_can_be_revoked(world: World) -> None:
     created = world.create(lifetime=SECOND)
     world.clock.advance(2 * SECOND)
