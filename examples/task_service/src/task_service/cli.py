@@ -104,9 +104,6 @@ def serve() -> None:
     return_large_blocks()
     hide_memory()
     settings = load_settings()
-    # uvicorn raises a signal again after it has stopped.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)
     with bind(settings.host, settings.port) as listener:
         settings = _with_port(settings, listener)
         configure_logging(settings.log_format, settings.log_level)
@@ -115,6 +112,15 @@ def serve() -> None:
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
+    stopping = asyncio.Event()
+
+    def stop_after_start(*_: object) -> None:
+        # An exception would be raised in the function that runs at this moment, and some callers swallow it.
+        stopping.set()
+        # The next signal ends the process.
+        _on_stop(signal.SIG_DFL)
+
+    _on_stop(stop_after_start)
     app = create_app(settings)
     services: Services = app.state.services
     server = Server(
@@ -127,6 +133,10 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     async with app.router.lifespan_context(app):
         await _greet(services)
         keep_what_exists()
+        # uvicorn has its own handlers, and raises a signal again after it has stopped.
+        _on_stop(_leave)
+        if stopping.is_set():
+            return
         # Clients that connect from now on wait for the server.
         _notify_systemd()
         await server.serve(sockets=[listener])
@@ -419,6 +429,11 @@ def _end_process(loop: asyncio.AbstractEventLoop) -> None:
     log = logging.getLogger(__name__)
     log.warning("ending the process, because tasks do not end: %s", names)
     os._exit(0)
+
+
+def _on_stop(handler: Callable[..., None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _leave(*_: object) -> NoReturn:
