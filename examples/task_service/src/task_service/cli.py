@@ -117,8 +117,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     def stop_after_start(*_: object) -> None:
         # An exception would be raised in the function that runs at this moment, and some callers swallow it.
         stopping.set()
-        # The next signal ends the process.
-        _on_stop(signal.SIG_DFL)
+        # The next signal ends the process; the default of a signal has no effect on the first process of a container.
+        _on_stop(lambda *_: os._exit(0))
 
     _on_stop(stop_after_start)
     app = create_app(settings)
@@ -431,7 +431,7 @@ def _end_process(loop: asyncio.AbstractEventLoop) -> None:
     os._exit(0)
 
 
-def _on_stop(handler: Callable[..., None] | signal.Handlers) -> None:
+def _on_stop(handler: Callable[..., None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
 
