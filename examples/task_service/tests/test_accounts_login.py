@@ -242,6 +242,22 @@ async def test_parallel_guesses_are_limited_to_ten(lite: World) -> None:
     assert lite.passwords.verified == PER_PAIR
 
 
+async def test_a_session_that_has_begun_is_answered_even_if_the_attempts_cannot_be_cleared(
+    lite: World,
+) -> None:
+    await lite.user("ann")
+    await _fail(lite)
+    with failing(lite.db, "UPDATE login_attempts") as refused:
+        logged_in = await _log_in(lite, "ann", PASSWORD, address=HOME)
+    assert refused
+    assert [row["id"] for row in await lite.rows("sessions")] == [logged_in.session_id]
+    # They count until their window ends.
+    for _ in range(PER_PAIR - 2):
+        await _fail(lite)
+    with pytest.raises(TooManyAttempts):
+        await _log_in(lite, "ann", PASSWORD, address=HOME)
+
+
 async def test_an_attempt_that_could_not_be_judged_is_not_counted(
     lite: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

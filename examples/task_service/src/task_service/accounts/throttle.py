@@ -141,7 +141,7 @@ class LoginThrottle:
         attempts: The counts.
         key: The key of the digests, the same in all processes of a deployment.
 
-    Every method raises StoreUnavailable like :class:`Attempts`.
+    :meth:`attempt` raises StoreUnavailable like :class:`Attempts`.
     """
 
     def __init__(self, attempts: Attempts, *, key: bytes) -> None:
@@ -162,13 +162,17 @@ class LoginThrottle:
     async def succeeded(self, account: str) -> None:
         """Clear the attempts on this account from this address, and remove this attempt from the other counts."""
         by_address, by_pair, by_account = self._limits(account)
-        await self._attempts.take_back(by_address, by_pair, by_account, clear=by_pair)
+        await self._take_back(by_address, by_pair, by_account, clear=by_pair)
 
     async def withdraw(self, account: str) -> None:
         """Remove an attempt whose password was not verified."""
+        await self._take_back(*self._limits(account))
+
+    async def _take_back(self, *names: str, clear: str | None = None) -> None:
+        # Without the database the attempts count until their window ends. The caller's answer must not depend on that: the
+        # session of a successful login has begun.
         with suppress(StoreUnavailable):
-            # If the database is the reason, the attempt counts until its window ends.
-            await self._attempts.take_back(*self._limits(account))
+            await self._attempts.take_back(*names, clear=clear)
 
     def _limits(self, account: str) -> dict[str, int]:
         network = throttled_network(request_address())
