@@ -106,10 +106,11 @@ async def test_a_client_that_connects_between_two_processes_is_answered_by_the_s
     with bind("127.0.0.1", 0) as kept:
         async with running(kept.dup()) as it:
             pass
-        early = asyncio.create_task(ask(it.port))
-        await asyncio.sleep(0.05)
-        async with running(kept.dup()):
-            assert (await early).endswith(b"ok")
+        reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        async with running(kept.dup()), asyncio.timeout(60):
+            assert (await reader.read()).endswith(b"ok")
+        writer.close()
 
 
 def test_a_socket_that_systemd_passed_is_taken_and_only_by_the_process_it_is_meant_for() -> None:

@@ -645,12 +645,13 @@ async def test_output_of_an_outage_is_written_afterwards(sqlite: World) -> None:
     async with sqlite.running():
         run = await sqlite.request(work)
         await eventually(lambda: sqlite.text(run))
-        with failing(sqlite.db):
+        with failing(sqlite.db, "run_log") as refused:
             more.set()
-            await asyncio.sleep(0.5)
+            await eventually(lambda: refused)
             # The end comes while a batch is under way and there is more behind it.
             end.set()
-            await asyncio.sleep(0.3)
+            tried = len(refused)
+            await eventually(lambda: len(refused) > tried)
         await sqlite.until(run)
     assert await sqlite.text(run) == "before during after"
 
