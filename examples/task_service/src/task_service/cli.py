@@ -28,7 +28,6 @@ from msk_auth.errors import ConfigurationError, MskAuthError, StoreUnavailable
 
 from .accounts.audit import AuditQuery
 from .accounts.roles import ROLE_PERMISSIONS, Role
-from .app import create_app
 from .db.copy import copy_database
 from .db.migrate import migrate as migrate_database
 from .db.paging import PageRequest
@@ -121,6 +120,9 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         _on_stop(lambda *_: os._exit(0))
 
     _on_stop(stop_after_start)
+    # Only `serve` needs FastAPI, the pages and the client of a provider.
+    from .app import create_app
+
     app = create_app(settings)
     services: Services = app.state.services
     server = Server(
