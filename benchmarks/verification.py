@@ -118,14 +118,18 @@ def works(runner: asyncio.Runner) -> Iterator[Work]:
     runner.run(other_store.insert(store.find(key[4:16]), max_active=None, now=now))  # type: ignore[arg-type]
     other = subjects.async_authenticator(other_store, lease=subjects.LONG_LEASE)
 
-    async def awaited() -> object:
-        return await other.authenticate(header)
-
     unknown = plain.rules.key_format.generate().reveal()
 
     yield Work(KEY, LEAST_KEY, least_for_a_key(key))
     yield Work(KEY, "key, leased", accept(leased, key), LEAST_KEY, 0.45)
-    yield Work(KEY, "key, leased, awaited", awaited, LEAST_KEY, 0.45, is_async=True)
+    yield Work(
+        KEY,
+        "key, leased, awaited",
+        lambda: other.authenticate(header),
+        LEAST_KEY,
+        0.45,
+        is_async=True,
+    )
     yield Work(KEY, "key, read from memory", accept(plain, key), LEAST_KEY, 5.0)
 
     yield Work(TOKEN, LEAST_TOKEN, least_for_a_token(keys["HS256"].export(), tokens["HS256"]))
