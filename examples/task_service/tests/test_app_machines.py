@@ -210,6 +210,32 @@ async def test_a_run_elsewhere_is_followed_cancelled_within_seconds_and_given_ba
         assert (again["state"], again["attempt"]) == ("queued", 0)
 
 
+async def test_a_second_signal_ends_a_worker_that_waits_for_its_runs(
+    deployment: Deployment,
+) -> None:
+    async with (
+        deployment.process(execute_runs="never") as service,
+        deployment.worker("--grace", "86400") as worker,
+    ):
+        ada = await service.log_in("ada", ADMIN_PASSWORD)
+        expect(await ada.patch("/api/admin/config", {"allowed_commands": ["sleep"]}), 200)
+        task = await ada.new_task(params={"argv": ["sleep", "600"]})
+        run = expect(await ada.post(f"/api/tasks/{task['id']}/run"), 202)
+        await ada.wait_for_run(run["id"], "running")
+        worker.send_signal(signal.SIGTERM)
+
+        async def has_left_the_queue() -> bool:
+            system = expect(await ada.get("/api/admin/system"), 200)
+            return system["worker"]["elsewhere"] == 0
+
+        await eventually(has_left_the_queue)
+        assert worker.returncode is None
+        worker.send_signal(signal.SIGINT)
+        # Not the status of a signal's default, which the first process of a container does not have.
+        assert await asyncio.wait_for(worker.wait(), 60) == 0
+        assert expect(await ada.get(f"/api/runs/{run['id']}"), 200)["state"] == "running"
+
+
 async def test_a_process_with_other_secrets_does_not_serve(
     deployment: Deployment, tmp_path: Path
 ) -> None:

@@ -295,12 +295,15 @@ async def test_a_worker_exports_its_last_spans(
 ) -> None:
     monkeypatch.setattr(Tracing, "to_collector", lambda: spans.tracing)
     settings = Settings(data_dir=tmp_path, tracing="otlp")
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     working = asyncio.create_task(cli._work(settings, timedelta(0)))
     while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
     async with asyncio.timeout(60):
         await working
+    for number, handler in before.items():
+        signal.signal(number, handler)
     # What comes later is not exported any more.
     spans.tracing.begin_request(RequestRecord("req_1", None), "GET").end()
     assert spans.all() == ()

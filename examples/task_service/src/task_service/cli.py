@@ -44,6 +44,7 @@ from .tasks.sealing import any_unsealed, seal_all
 from .tasks.tasks import add_example_task
 from .worker import RUN_GRACE, Worker
 
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _REQUEST_GRACE_SECONDS: Final = 10
 # For the end of tasks of other packages.
 _END_SECONDS: Final = 5.0
@@ -116,8 +117,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     def stop_after_start(*_: object) -> None:
         # An exception would be raised in the function that runs at this moment, and some callers swallow it.
         stopping.set()
-        # The next signal ends the process; the default of a signal has no effect on the first process of a container.
-        _on_stop(lambda *_: os._exit(0))
+        _end_at_once()
 
     _on_stop(stop_after_start)
     # Only `serve` needs FastAPI, the pages and the client of a provider.
@@ -375,14 +375,15 @@ async def _work(settings: Settings, grace: timedelta) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def stop_in_order(number: int) -> None:
+    def stop_in_order() -> None:
         stop.set()
-        # The next signal ends the process; other workers then take over its runs.
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+        # Other workers then take over its runs.
+        _end_at_once()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop_in_order, number)
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, stop_in_order)
     registry = CollectorRegistry()
     worker = Worker.beside(settings, RunMetrics(registry))
     try:
@@ -434,8 +435,13 @@ def _end_process(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _on_stop(handler: Callable[..., None]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOP_SIGNALS:
         signal.signal(number, handler)
+
+
+def _end_at_once() -> None:
+    """Let the next signal end the process. The default of a signal has no effect on the first process of a container."""
+    _on_stop(lambda *_: os._exit(0))
 
 
 def _leave(*_: object) -> NoReturn:
