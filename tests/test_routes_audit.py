@@ -499,6 +499,9 @@ def test_starlette_methods_mounts_hosts_and_websockets(tmp_path: Path) -> None:
         async def delete(self, request: Request) -> Response:
             return Response()
 
+        async def query(self, request: Request) -> Response:
+            return Response()
+
     class Feed(WebSocketEndpoint):
         @guard
         async def on_connect(self, websocket: Any) -> None: ...
@@ -524,7 +527,14 @@ def test_starlette_methods_mounts_hosts_and_websockets(tmp_path: Path) -> None:
     deep = Mount("/list", routes=[Mount("/deep", routes=[Route("/y", ok)])])
     host = Host("api.example.org", Router([Route("/z", guard(ok))]))
     check(
-        (Route("/items", Items), {"GET,HEAD /items": by_permission, "DELETE /items": undeclared}),
+        (
+            Route("/items", Items),
+            {
+                "GET,HEAD /items": by_permission,
+                "DELETE /items": undeclared,
+                "QUERY /items": undeclared,
+            },
+        ),
         (Route("/get", Items, methods=["GET"]), {"GET,HEAD /get": by_permission}),
         (Route("/partial", functools.partial(guard(ok))), {"GET,HEAD /partial": by_permission}),
         (Route("/public", STARLETTE.public(functools.partial(ok))), {"GET,HEAD /public": "public"}),

@@ -232,7 +232,7 @@ async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
 
 # The route audit.
 
-_HANDLED: Final = ("get", "head", "post", "put", "patch", "delete", "options")
+_HANDLED: Final = ("get", "head", "post", "put", "patch", "delete", "options", "query")
 _CONTRADICTION: Final = "is declared public and guarded as well. Remove one of the two."
 
 
