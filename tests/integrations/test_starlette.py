@@ -14,11 +14,12 @@ import pytest
 pytest.importorskip("starlette")
 
 from starlette.applications import Starlette
-from starlette.endpoints import HTTPEndpoint
+from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
+from tests.cases import case
 from tests.contract.adapter import User, World
 from tests.integrations.adapters import send
 from tests.integrations.starlette_app import starlette_app
@@ -248,9 +249,21 @@ async def test_a_problem_after_the_close_of_a_websocket_sends_nothing(
         await websocket.close(4000)
         raise TooManyAttempts(7)
 
-    sent = await connect(serve(auth, WebSocketRoute("/ws", closes)), "/ws", [])
+    class Closes(WebSocketEndpoint):
+        async def on_connect(self, websocket: WebSocket) -> None:
+            await closes(websocket)
+
+    class Refuses(WebSocketEndpoint):
+        async def on_connect(self, websocket: WebSocket) -> None:
+            await websocket.close(4000)
+            raise TooManyAttempts(7)
+
     closed = {"type": "websocket.close", "code": 4000, "reason": ""}
-    assert (len(sent), sent[-1]) == (2, closed)
+    for endpoint, count in ((closes, 2), (Closes, 2), (Refuses, 1)):
+        with case(endpoint):
+            app = serve(auth, WebSocketRoute("/ws", endpoint))
+            sent = await connect(app, "/ws", [], DENIAL)
+            assert (len(sent), sent[-1]) == (count, closed)
 
 
 async def test_a_websocket_is_refused_as_ever_where_refusals_are_http_errors(

@@ -15,7 +15,6 @@ from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction, unwrap
-from threading import Event
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
@@ -52,7 +51,7 @@ from msk_auth.users import RequestSession
 from ._adapter import Adapter, ConnectionT, GuardT
 
 _HANDSHAKE: Final = "msk_auth.handshake"
-"""The key of an event that is set when the application accepts a websocket; all copies of its scope share the event."""
+"""The key of the types of the messages that the application has sent to a websocket; all copies of its scope share the set."""
 
 _serving: Final[ContextVar[tuple[Any, ...]]] = ContextVar("msk_auth.serving", default=())
 """The adapters of the applications that serve the current request, from the innermost mounted application outwards."""
@@ -92,21 +91,24 @@ class Connection(Protocol):
 
 def is_open(scope: Memory) -> bool:
     """True for a websocket whose handshake was accepted."""
-    accepted: Event | None = scope.get(_HANDSHAKE)
-    return accepted is not None and accepted.is_set()
+    return "websocket.accept" in scope.get(_HANDSHAKE, ())
+
+
+def is_closed(scope: Memory) -> bool:
+    """True for a websocket that the application has closed, or whose handshake it has refused."""
+    return not {"websocket.close", f"{_DENIAL}.start"}.isdisjoint(scope.get(_HANDSHAKE, ()))
 
 
 def noting_handshake(scope: Memory, send: Send) -> Send:
-    """A `send` for a websocket that records when the application accepts it.
+    """A `send` for a websocket that records when the application accepts and closes it.
 
     The framework's websocket object does not show this: a class-based endpoint and the handler of its exceptions have different
     objects.
     """
-    accepted = scope[_HANDSHAKE] = Event()
+    sent: set[str] = scope.setdefault(_HANDSHAKE, set())
 
     async def send_and_note(message: Any) -> None:
-        if message["type"] == "websocket.accept":
-            accepted.set()
+        sent.add(message["type"])
         await send(message)
 
     return send_and_note

@@ -43,6 +43,7 @@ from ._asgi import (
     Throttle,
     call_awaited,
     client_path,
+    is_closed,
     is_open,
     read_stream,
     refuse_websocket,
@@ -221,12 +222,9 @@ def to_response(answer: Answer) -> Response:
 async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
     if not isinstance(connection, WebSocket):
         return to_response(answer)
-    if WebSocketState.DISCONNECTED in {connection.client_state, connection.application_state}:
-        return None
-    is_accepted = (
-        is_open(connection.scope) or connection.application_state is WebSocketState.CONNECTED
-    )
-    await refuse_websocket(connection.scope, connection.send, answer, is_accepted=is_accepted)
+    scope = connection.scope
+    if connection.client_state is not WebSocketState.DISCONNECTED and not is_closed(scope):
+        await refuse_websocket(scope, connection.send, answer, is_accepted=is_open(scope))
     return None
 
 
