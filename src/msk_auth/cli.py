@@ -124,9 +124,10 @@ def _inspect(given: argparse.Namespace) -> int:
 
 
 def _read() -> str:
-    if sys.stdin.isatty():
-        return getpass.getpass("Key: ").strip()
-    text = sys.stdin.read(_MAX_INPUT).strip()
+    text = ""
+    with suppress(EOFError):
+        text = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
+    text = text.strip()
     if not text:
         raise CommandFailed("the standard input has no key.")
     return text
@@ -379,9 +380,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The arguments ask for help, or are wrong.
     """
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # If a terminal cannot show a character, print its number instead of an error.
+            # If a terminal cannot show a character, print its number instead of an error. Bytes that are no text are no key.
             stream.reconfigure(errors="backslashreplace")
     given = build_parser().parse_args(arguments)
     try:
@@ -390,8 +391,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CommandFailed, ConfigurationError) as error:
         _write_error(str(error))
         return 2
-    except BrokenPipeError:
-        # The reader of the output has closed the pipe. Discard the rest of the buffer, or Python reports an error at exit.
+    except OSError as error:
+        # A reader of the output that has closed the pipe has seen enough.
+        if not isinstance(error, BrokenPipeError):
+            _write_error(str(error))
+        # Discard the rest of the buffer, or Python reports an error at exit.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2

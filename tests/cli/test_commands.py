@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -111,8 +112,22 @@ def test_inspect_nothing(run: Run) -> None:
     assert (ran.code, ran.err) == (2, "msk-auth: the standard input has no key.\n")
 
 
-@pytest.mark.parametrize("key", [KEY[:-1], KEY[:-1] + "P", KEY.replace("_", ""), f"Bearer {KEY}"])
-def test_inspect_a_malformed_key_prints_nothing_of_it(run: Run, key: str) -> None:
+def test_inspect_a_terminal_whose_input_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end_input(_prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("getpass.getpass", end_input)
+    assert main(["inspect"]) == 2
+    assert capsys.readouterr().err == "msk-auth: the standard input has no key.\n"
+
+
+@pytest.mark.parametrize(
+    "key", [KEY[:-1], KEY[:-1] + "P", KEY.replace("_", ""), f"Bearer {KEY}", KEY.encode() + b"\xff"]
+)
+def test_inspect_a_malformed_key_prints_nothing_of_it(run: Run, key: str | bytes) -> None:
     ran = run("inspect", stdin=key)
     assert (ran.code, ran.out, ran.err) == (1, "well-formed  no\n", "")
 
@@ -367,6 +382,16 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 2
+
+
+def test_output_that_cannot_be_written_is_2(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sys.stdout.write", fail)
+    ran = run("generate")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"msk-auth: [Errno {errno.ENOSPC}] No space left on device\n"
 
 
 def test_a_terminal_that_cannot_show_a_character_gets_its_number() -> None:
