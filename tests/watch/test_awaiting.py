@@ -490,6 +490,30 @@ async def test_closing_the_authenticator_ends_what_it_watches(site: Site) -> Non
     assert isinstance(await waiting, StoreUnavailable)
 
 
+async def test_a_watch_that_begins_while_the_authenticator_closes_ends_and_keeps_none_from_ending(
+    site: Site,
+) -> None:
+    # The closing takes several turns of the loop, and the watch begins before, between or after them.
+    for turns in range(4):
+        auth = site.awaiting()
+
+        async def begin_late(auth: Any = auth, turns: int = turns) -> Problem:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            principal = site.key()
+            waiting = asyncio.create_task(auth.watch(principal).wait())
+            await asyncio.sleep(0.02)
+            site.revoke(principal)
+            async with asyncio.timeout(ENDS_WITHIN):
+                return await waiting
+
+        async with auth:
+            beginning = asyncio.create_task(begin_late())
+        assert code_of(await beginning) in {"store_unavailable", "key_revoked"}
+        async with auth:
+            assert code_of(await begin_late()) == "key_revoked"
+
+
 async def test_closing_in_the_middle_of_a_round_gives_its_look_ups_up(site: Site) -> None:
     entered = asyncio.Event()
 

@@ -468,8 +468,9 @@ class _Rounds(Generic[UserT]):
     def add(self, watch: AsyncWatch[UserT]) -> None:
         """Verify a watch in each round; also at once, unless it was verified when it began."""
         self.watched.add(watch)
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = self._start(self._run())
+            self._task.add_done_callback(self._end_remaining)
         if watch.verified_at >= watch.began_at:
             return
         self._new.add(watch)
@@ -498,19 +499,20 @@ class _Rounds(Generic[UserT]):
     async def _run(self) -> None:
         import asyncio
 
-        try:
-            pause = self._interval
-            while self.watched:
-                await asyncio.sleep(pause)
-                began = self.loop.time()
-                await self._make_round(self.watched)
-                pause = max(0.0, began + self._interval - self.loop.time())
-        finally:
-            self._task = None
-            # Only if this task was cancelled: no task verifies these watches any more.
-            for watch in tuple(self.watched):
-                if watch.refusal is None:
-                    watch.end(StoreUnavailable())
+        pause = self._interval
+        while self.watched:
+            await asyncio.sleep(pause)
+            began = self.loop.time()
+            await self._make_round(self.watched)
+            pause = max(0.0, began + self._interval - self.loop.time())
+
+    def _end_remaining(self, ended: asyncio.Task[None]) -> None:
+        """End the watches of a task that was cancelled, perhaps before its first step: no task verifies them any more."""
+        if ended is not self._task:
+            return
+        for watch in tuple(self.watched):
+            if watch.refusal is None:
+                watch.end(StoreUnavailable())
 
     async def _verify_new(self) -> None:
         """Verify new watches, together those that begin within a tenth of an interval.
