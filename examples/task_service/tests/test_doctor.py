@@ -270,3 +270,16 @@ async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.Mo
     code, found = await examined(data)
     assert code == 1
     assert "do not restart processes that serve" in found["disk"]
+
+
+@pytest.mark.parametrize("of", ["a" * 300, "file/data", "link/data"])
+async def test_a_data_folder_out_of_reach(tmp_path: Path, of: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("link")
+    code, found = await examined(tmp_path / of)
+    assert code == 1
+    assert found["data folder"].startswith("problem")
+    assert found["data folder"].endswith("or set TASK_SERVICE_DATA_DIR to another one")
+    assert found["disk"].startswith("ok")
+    assert found["secrets"].startswith("problem The secrets in ")
+    assert found["database"].startswith("problem Cannot open the database file ")

@@ -78,7 +78,7 @@ async def _examine(settings: Settings) -> AsyncGenerator[Finding]:
     yield await _check("secrets", _secrets(settings.data_dir))
     url = make_url(settings.database_url)
     shown = url.render_as_string(hide_password=True)
-    if settings.on_sqlite and not Path(url.database or "").exists():  # noqa: ASYNC240
+    if settings.on_sqlite and _is_missing(Path(url.database or "")):
         yield Finding("database", True, f"{shown} does not exist yet; the first start makes it")
         return
     try:
@@ -112,24 +112,33 @@ async def _check(subject: str, check: Awaitable[str]) -> Finding:
         return Finding(subject, False, str(error))
 
 
+def _is_missing(path: Path) -> bool:
+    """True if the first start makes this file or folder. False if this user cannot look there: the next check reports that."""
+    try:
+        path.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
+
+
 async def _data_folder(folder: Path) -> str:
-    if not folder.exists():  # noqa: ASYNC240 - the doctor serves no requests
+    if _is_missing(folder):
         return f"{folder} does not exist yet; the first start makes it"
-    status = folder.stat()  # noqa: ASYNC240
-    if not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+    # In this order: the folder may be out of this user's reach.
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK) or not folder.is_dir():  # noqa: ASYNC240 - the doctor serves no requests
         raise ConfigurationError(
             f"{folder} is not a folder that this user may write to; give it to the user of the service,"
             " or set TASK_SERVICE_DATA_DIR to another one"
         )
-    if status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+    if folder.stat().st_mode & (stat.S_IWOTH | stat.S_IWGRP):  # noqa: ASYNC240
         raise ConfigurationError(f"other users can write to {folder}; run: chmod 700 {folder}")
     return str(folder)
 
 
 def free_space(folder: Path) -> tuple[str, bool]:
     """The free space for a folder in words, and whether it is scarce."""
-    # The folder, or its nearest existing parent.
-    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    # The folder, or its nearest parent that exists and is in this user's reach.
+    existing = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
     free = shutil.disk_usage(existing).free
     return f"{free / 1024**3:.1f} GiB are free for {folder}", free < MIN_FREE_BYTES
 
@@ -146,7 +155,7 @@ async def _free_space(folder: Path) -> str:
 
 def _secrets_in(folder: Path) -> Secrets | None:
     """The secrets of the data folder; None if the first start has not made them yet."""
-    if not (folder / FILE_NAME).exists():
+    if _is_missing(folder / FILE_NAME):
         return None
     return load_or_create_secrets(folder, SystemClock().now())
 
