@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from examples.task_service.tests.accounts_support import PASSWORD, principal
+from examples.task_service.tests.service_process import run
 from examples.task_service.tests.service_support import refused_with
 from sqlalchemy import delete, select, update
 
@@ -219,6 +220,16 @@ async def test_a_change_whose_entry_was_purged_is_not_listed(services: Services)
 def test_a_file_that_is_no_export_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^Line 2 is not an entry"):
         read_export(io.StringIO(f"{line(1, 'x', None)}\n{wrong}\n"))
+
+
+def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    backup.write_bytes(f"{line(1, 'x', None)}\n".encode() + b"SQLite format 3\0\xd3\xff\n")
+    done = run(tmp_path / "data", "after-restore", "--audit", str(backup))
+    assert done.exit_code == 1
+    assert done.stderr == (
+        "Error: Line 2 is not an entry of the audit log. Export it with format=jsonl.\n"
+    )
 
 
 def test_the_command_reports_what_it_did_and_what_is_left(tmp_path: Path) -> None:

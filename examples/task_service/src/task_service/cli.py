@@ -254,7 +254,8 @@ def copy_data(source: str, target: str) -> None:
 @click.option(
     "--audit",
     "audit_log",
-    type=click.File("r", encoding="utf-8"),
+    # `read_export` refuses a line with bytes that are no text.
+    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
     help="An export of the audit log with format=jsonl that is newer than the backup; - reads standard input.",
 )
 @_on_services
