@@ -700,6 +700,9 @@ async def test_with_passwords_switched_off_the_provider_is_the_only_way(
     [
         ({"OIDC_ISSUER": "http://login.example.com"}, "OIDC_ISSUER: write an address"),
         ({"OIDC_ISSUER": "https://login.example.com?x=1"}, "OIDC_ISSUER: write an address"),
+        ({"OIDC_ISSUER": "https://login.example.com:https"}, "OIDC_ISSUER: write an address"),
+        ({"OIDC_ISSUER": "https://login.example.com:70000"}, "OIDC_ISSUER: write an address"),
+        ({"OIDC_ISSUER": "https://login.example.com "}, "OIDC_ISSUER: write an address"),
         ({"OIDC_ISSUER": "https://login.example.com"}, "OIDC_CLIENT_ID: set it"),
         ({"OIDC_ISSUER": "https://login.example.com", "OIDC_CLIENT_ID": "a"}, "OIDC_USERS: set it"),
         ({"OIDC_CLIENT_ID": "a"}, "OIDC_CLIENT_ID: set it together with TASK_SERVICE_OIDC_ISSUER"),

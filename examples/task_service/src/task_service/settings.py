@@ -97,6 +97,7 @@ def _encrypted(value: str) -> str:
             or (url.scheme == "http" and ip_address(url.hostname or "").is_loopback)
         )
         is_safe = is_safe and not (url.query or url.fragment or url.username)
+        is_safe = is_safe and value.isprintable() and " " not in value and url.port != 0
     except ValueError:
         is_safe = False
     if not is_safe:
