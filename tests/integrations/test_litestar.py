@@ -47,7 +47,7 @@ from tests.integrations.litestar_site import Jobs, mount, openapi, silent, silen
 from tests.integrations.test_websockets import connect
 
 from msk_auth import Policy, Principal, require_interactive
-from msk_auth.errors import ConfigurationError, Problem
+from msk_auth.errors import ConfigurationError, NotFound, Problem
 from msk_auth.integrations.litestar import LitestarAuth
 
 pytestmark = pytest.mark.anyio
@@ -345,10 +345,16 @@ class TestMethodsAndMounts:
             await socket.accept()
             await socket.close(4500, "mine")
 
+        @websocket("/late", opt=site.auth.public)
+        async def late(socket: WebSocket[Any, Any, Any]) -> None:
+            await own.fn(socket)
+            raise NotFound
+
         _, close = await connect(site.app(boom), "/boom", [])
         assert (close["code"], "swordfish" in close["reason"]) == (4500, False)
-        _, close = await connect(site.app(own), "/own", [])
-        assert (close["code"], close["reason"]) == (4500, "mine")
+        for path, handler in (("/own", own), ("/late", late)):
+            _, close = await connect(site.app(handler), path, [])
+            assert (close["code"], close["reason"]) == (4500, "mine")
 
     async def test_static_files(self, site: Site, tmp_path: Path) -> None:
         tmp_path.joinpath("a.txt").write_text("in a file")

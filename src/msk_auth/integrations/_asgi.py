@@ -94,11 +94,6 @@ def is_open(scope: Memory) -> bool:
     return "websocket.accept" in scope.get(_HANDSHAKE, ())
 
 
-def is_closed(scope: Memory) -> bool:
-    """True for a websocket that the application has closed, or whose handshake it has refused."""
-    return not {"websocket.close", f"{_DENIAL}.start"}.isdisjoint(scope.get(_HANDSHAKE, ()))
-
-
 def noting_handshake(scope: Memory, send: Send) -> Send:
     """A `send` for a websocket that records when the application accepts and closes it.
 
@@ -114,13 +109,15 @@ def noting_handshake(scope: Memory, send: Send) -> Send:
     return send_and_note
 
 
-async def refuse_websocket(scope: Memory, send: Send, answer: Answer, *, is_accepted: bool) -> None:
-    """Close an accepted websocket with the code of the answer, or refuse its handshake.
+async def refuse_websocket(scope: Memory, send: Send, answer: Answer) -> None:
+    """Close an accepted websocket with the code of the answer, or refuse its handshake; nothing if it is closed or refused already.
 
     For a handshake, a server with the ASGI extension "Websocket Denial Response" sends the whole answer, and other servers a
     bare 403.
     """
-    if is_accepted or _DENIAL not in (scope.get("extensions") or {}):
+    if not {"websocket.close", f"{_DENIAL}.start"}.isdisjoint(scope.get(_HANDSHAKE, ())):
+        return
+    if is_open(scope) or _DENIAL not in (scope.get("extensions") or {}):
         reason = close_reason(answer)
         await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": reason})
         return

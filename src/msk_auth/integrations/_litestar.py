@@ -38,7 +38,7 @@ from msk_auth.core.tokens import check_opaque
 from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors, ProblemRenderer
 
-from ._asgi import is_open, noting_handshake, refuse_websocket
+from ._asgi import noting_handshake, refuse_websocket
 
 _INTERNAL: Final = 500
 _MAX_ERRORS: Final = 50
@@ -143,7 +143,7 @@ class ErrorAnswers:
             if answer is None:
                 await note_and_send(message)
             else:
-                await refuse_websocket(scope, send, answer, is_accepted=is_open(scope))
+                await refuse_websocket(scope, send, answer)
 
         return send_or_refuse
 

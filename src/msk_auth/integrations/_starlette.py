@@ -43,8 +43,6 @@ from ._asgi import (
     Throttle,
     call_awaited,
     client_path,
-    is_closed,
-    is_open,
     read_stream,
     refuse_websocket,
 )
@@ -222,9 +220,8 @@ def to_response(answer: Answer) -> Response:
 async def _send(connection: HTTPConnection, answer: Answer) -> Response | None:
     if not isinstance(connection, WebSocket):
         return to_response(answer)
-    scope = connection.scope
-    if connection.client_state is not WebSocketState.DISCONNECTED and not is_closed(scope):
-        await refuse_websocket(scope, connection.send, answer, is_accepted=is_open(scope))
+    if connection.client_state is not WebSocketState.DISCONNECTED:
+        await refuse_websocket(connection.scope, connection.send, answer)
     return None
 
 

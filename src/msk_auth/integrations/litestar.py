@@ -537,8 +537,7 @@ class LitestarAuth(
             except Problem as problem:
                 if connection["type"] != "websocket":
                     raise
-                answer = self._renderer.answer(problem)
-                await refuse_websocket(connection, send, answer, is_accepted=False)
+                await refuse_websocket(connection, send, self._renderer.answer(problem))
             else:
                 await app(scope, receive, send)
 
