@@ -61,7 +61,7 @@ class Mutant(NamedTuple):
     """What was changed, so that neither a line's number nor that of the mutant matters.
 
     Attributes:
-        function: The function's name with its class, such as `PageCursor.decode`.
+        function: The function's name with its class, such as `KeyFormat.parse`.
         was: The lines that are gone, without indentation.
         becomes: The lines that replace them.
     """
@@ -133,7 +133,7 @@ def _read(name: str) -> str:
 
 
 def function_of(name: str) -> str:
-    """The function that a mutant's name stands for: `core.key_management.xǁPageCursorǁdecode__mutmut_4` is `PageCursor.decode`."""
+    """The function that a mutant's name stands for: `core.keys.xǁKeyFormatǁparse__mutmut_4` is `KeyFormat.parse`."""
     mangled = name.rpartition(".")[2].rpartition("__mutmut_")[0]
     return mangled.removeprefix("xǁ").replace("ǁ", ".") if "ǁ" in mangled else mangled[2:]
 

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias, cast
 
 from .errors import FieldError, InputInvalid
 from .fields import MAX_OWNER_ID_LENGTH, is_label
-from .key_management import MAX_PAGE, NOTICE_DAYS, PageCursor
+from .key_management import MAX_PAGE, NOTICE_DAYS, cursor_of, not_a_cursor, read_cursor
 from .model import ApiKey, ExpiryQuery, KeyFilter
 
 MAX_REVOKED: Final = 200
@@ -77,7 +77,7 @@ def encode(position: Position) -> str:
     """The cursor of a page that ended at this position."""
     owner_id, created_at, key_id = position
     owner = base64.urlsafe_b64encode(owner_id.encode()).rstrip(b"=").decode()
-    return f"{PageCursor.encode(created_at, key_id)}.{owner}"
+    return f"{cursor_of(created_at, key_id)}.{owner}"
 
 
 def decode(cursor: str) -> Position:
@@ -87,7 +87,7 @@ def decode(cursor: str) -> Position:
         InputInvalid: The text is not a cursor of this listing.
     """
     where, _, owner = cursor.partition(".")
-    created_at, key_id = PageCursor.decode(where)
+    created_at, key_id = read_cursor(where)
     owner_id = ""
     # The decoder alone would skip every other character.
     if re.fullmatch("[0-9A-Za-z_-]+", owner) is not None:
@@ -95,9 +95,7 @@ def decode(cursor: str) -> Position:
             # The decoder accepts padding that is too long.
             owner_id = base64.urlsafe_b64decode(owner + "==").decode()
     if not _is_owner_id(owner_id):
-        raise InputInvalid.of(
-            "cursor", "This is not a cursor of this listing. Begin again without one."
-        )
+        raise not_a_cursor()
     return owner_id, created_at, key_id
 
 

@@ -24,7 +24,6 @@ itself calls `forget_owner`.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -259,7 +258,7 @@ def page_query(
         raise InputInvalid.of("limit", f"Choose between 1 and {MAX_PAGE}.")
     if label is not None and not is_label(label):
         raise InputInvalid.of("label", LABEL_FORM)
-    after = None if cursor is None else PageCursor.decode(cursor)
+    after = None if cursor is None else read_cursor(cursor)
     return KeyQuery(owner.id, now, status, after, limit + 1, label)
 
 
@@ -267,7 +266,7 @@ def page_of(found: Sequence[ApiKey], limit: int) -> KeyPage:
     """The page from the result of :func:`page_query`."""
     items = tuple(found[:limit])
     more = len(found) > limit
-    return KeyPage(items, PageCursor.encode(items[-1].created_at, items[-1].id) if more else None)
+    return KeyPage(items, cursor_of(items[-1].created_at, items[-1].id) if more else None)
 
 
 def check_delegation(rules: Rules, principal: Principal[Any], now: datetime) -> None:
@@ -444,33 +443,34 @@ _MICROSECOND = timedelta(microseconds=1)
 _DECODED = rb"(0|-?[1-9][0-9]{0,17})\.([0-9A-Za-z_-]{1,64})"
 
 
-class PageCursor:
-    """Encodes and decodes the position `(created_at, id)` of keyset pagination."""
+def cursor_of(created_at: datetime, key_id: str) -> str:
+    """The cursor of a page that ended with this key: its position in keyset pagination."""
+    raw = f"{(created_at - _EPOCH) // _MICROSECOND}.{key_id}"
+    return base64.urlsafe_b64encode(raw.encode()).rstrip(b"=").decode()
 
-    @staticmethod
-    def encode(created_at: datetime, item_id: str) -> str:
-        """The cursor of a page that ended with this item."""
-        raw = f"{(created_at - _EPOCH) // _MICROSECOND}.{item_id}"
-        return base64.urlsafe_b64encode(raw.encode()).rstrip(b"=").decode()
 
-    @staticmethod
-    def decode(cursor: str) -> tuple[datetime, str]:
-        """The position in a cursor.
+def read_cursor(cursor: str) -> tuple[datetime, str]:
+    """The position in a cursor.
 
-        Raises:
-            InputInvalid: :meth:`encode` did not make the cursor (field `cursor`).
-        """
-        try:
-            # No position has a `-` or `_` in base64: all of its bytes are ASCII, and none is `>`, `?` or `~`.
-            raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), validate=True)
-            match = re.fullmatch(_DECODED, raw)
-            if match is not None:
-                return _EPOCH + int(match[1]) * _MICROSECOND, match[2].decode()
-        except (binascii.Error, ValueError, OverflowError):
-            pass
-        raise InputInvalid.of(
-            "cursor", "This is not a cursor of this listing. Begin again without one."
-        )
+    Raises:
+        InputInvalid: :func:`cursor_of` did not make the cursor.
+    """
+    try:
+        # No position has a `-` or `_` in base64: all of its bytes are ASCII, and none is `>`, `?` or `~`.
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), validate=True)
+        match = re.fullmatch(_DECODED, raw)
+        if match is not None:
+            return _EPOCH + int(match[1]) * _MICROSECOND, match[2].decode()
+    except (ValueError, OverflowError):
+        pass
+    raise not_a_cursor()
+
+
+def not_a_cursor() -> InputInvalid:
+    """The refusal of a text that is not a cursor of the listing."""
+    return InputInvalid.of(
+        "cursor", "This is not a cursor of this listing. Begin again without one."
+    )
 
 
 def leaks_of(
