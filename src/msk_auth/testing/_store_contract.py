@@ -62,7 +62,6 @@ class BackgroundLoop:
 NOW = datetime(2026, 3, 1, 12, 30, 15, 123457, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 MICROSECOND = timedelta(microseconds=1)
 
 OWNER = "owner-1"
