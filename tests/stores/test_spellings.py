@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import URL
 from tests.cases import case, refused_with
 from tests.stores.support import engine_on, sqlite_url
 
 from msk_auth import Authenticator, KeyLimits, KeyStatus, Owner, Principal, local_principal
 from msk_auth.errors import KeyLimitReached, KeyNotFound
+from msk_auth.events import KeyEvent
 from msk_auth.stores.memory import MemoryKeyStore
 from msk_auth.stores.sqlalchemy import SQLAlchemyKeyStore
 from msk_auth.testing import FrozenClock
@@ -84,6 +87,35 @@ def test_it_counts_against_the_limit_of_its_owner(site: Site) -> None:
         site.now.create_key(ann, name="one too many")
     site.now.revoke_key(ann, site.key.record.id)
     assert site.now.create_key(ann, name="another").record.owner_id == SPELLED
+
+
+@pytest.mark.parametrize("other", [STORED, SPELLED.upper()])
+def test_two_keys_that_are_made_at_once_count_against_one_limit(url: URL, other: str) -> None:
+    refused: list[KeyLimitReached] = []
+
+    def create_another() -> None:
+        try:
+            site.now.create_key(site.person(other), name="another one")
+        except KeyLimitReached as problem:
+            refused.append(problem)
+
+    another = threading.Thread(target=create_another)
+
+    def create_at_once(_connection: object, event: KeyEvent) -> None:
+        if event.record.name == "one":
+            another.start()
+            # It waits for this transaction. Without that it would be done by now.
+            another.join(0.5)
+
+    with (
+        engine_on(url) as engine,
+        closing(SQLAlchemyKeyStore(engine, on_change=create_at_once)) as store,
+    ):
+        site = Site(store, OTHER)
+        site.now.create_key(site.person(SPELLED), name="one")
+        another.join(60)
+        assert len(refused) == 1
+        assert len(site.now.list_keys(site.person(SPELLED)).items) == 1
 
 
 def test_forgetting_its_owner_revokes_it(site: Site) -> None:

@@ -260,11 +260,14 @@ def is_same_id(one: str, other: str) -> bool:
 
 
 def spellings(owner_id: str) -> list[str]:
-    """The texts under which a store may have this id: itself, and for a UUID the spellings of databases and backups."""
+    """The texts under which a store may have this id: itself, and for a UUID the spellings of databases and backups.
+
+    The first is the same for all spellings of a UUID.
+    """
     digits = _digits_of_uuid(owner_id)
     if digits is None:
         return [owner_id]
-    return list(dict.fromkeys([owner_id, str(UUID(digits)), digits]))
+    return list(dict.fromkeys([str(UUID(digits)), digits, owner_id]))
 
 
 def _digits_of_uuid(text: str) -> str | None:

@@ -336,7 +336,9 @@ class KeyOperations:
 
     def _take_turn(self, connection: Connection, owner_id: str) -> None:
         value = self._registers.c.value
-        self._upsert_register(connection, f"{_TURN}{owner_id}", 1, value + 1)
+        # Keys under all spellings of an id count against one limit.
+        name = spellings(owner_id)[0]
+        self._upsert_register(connection, f"{_TURN}{name}", 1, value + 1)
 
     def _upsert_register(
         self, connection: Connection, name: str, first: int, then: ColumnElement[int]
