@@ -304,7 +304,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             items of an asynchronous iterable until access ends, and `await watch.wait()` then returns the refusal.
             `watch.refusal` is None while access lasts.
         """
-        return self._watches.watch(principal, policy)
+        return AsyncWatch(self._watches, principal, policy)
 
     @awaited  # async only
     async def await_lease_expiry(self) -> None:

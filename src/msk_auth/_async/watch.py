@@ -230,6 +230,12 @@ class AsyncWatch(Watched[UserT]):
     The watch cancels the block first, like `asyncio.timeout`, so the block must not contain a `yield`: use :meth:`stream`. Use
     each watch once. While the store cannot answer, neither the block nor the stream begins.
 
+    Args:
+        watches: The watches of the authenticator.
+        principal: The admitted principal.
+        policy: The policy that it must meet. None: it must keep its permissions.
+        is_fresh: True if the principal was verified just now, so that the next round is soon enough.
+
     Attributes:
         refusal: The reason why access has ended; None before. It is the refusal that a request with the same
             credential would get, or :class:`~msk_auth.errors.StoreUnavailable` if the principal could not be verified for
@@ -242,7 +248,7 @@ class AsyncWatch(Watched[UserT]):
         principal: Principal[UserT],
         policy: Policy | None,
         *,
-        is_fresh: bool,
+        is_fresh: bool = False,
     ) -> None:
         super().__init__(principal, policy, watches.clock.monotonic())
         self._watches = watches
@@ -411,18 +417,6 @@ class AsyncWatches(Generic[UserT]):
         self._interval = interval
         # A thread runs one loop at a time.
         self._here = threading.local()
-
-    def watch(
-        self, principal: Principal[UserT], policy: Policy | None, *, is_fresh: bool = False
-    ) -> AsyncWatch[UserT]:
-        """A watch, which the rounds verify while it is used.
-
-        Args:
-            principal: The admitted principal.
-            policy: The policy that it must meet. None: it must keep its permissions.
-            is_fresh: True if the principal was verified just now, so that the next round is soon enough.
-        """
-        return AsyncWatch(self, principal, policy, is_fresh=is_fresh)
 
     async def close(self) -> None:
         """End the rounds of this event loop. Remaining watches end with `StoreUnavailable`."""

@@ -297,7 +297,7 @@ class Authenticator(Lifecycle[UserT]):
             call it before each item that you send, and at least once a second. `watch.stream(source)` does so for the items
             of an iterable. `watch.refusal` is None while access lasts.
         """
-        return self._watches.watch(principal, policy)
+        return Watch(self._watches, principal, policy)
 
     def await_lease_expiry(self) -> None:
         """Wait until no process can use reads from before this call.

@@ -187,10 +187,6 @@ class Watches(Generic[UserT]):
         self._reads = reads
         self._interval = interval
 
-    def watch(self, principal: Principal[UserT], policy: Policy | None) -> Watch[UserT]:
-        """A watch that is verified while it is used."""
-        return Watch(self, principal, policy)
-
     def verify(self, watch: Watch[UserT]) -> None:
         """Verify a watch, unless it has ended or was verified within the last interval."""
         began = self.clock.monotonic()

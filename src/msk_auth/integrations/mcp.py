@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote, urljoin, urlsplit
 
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._async.watch import AsyncWatches
+from msk_auth._async.watch import AsyncWatch, AsyncWatches
 from msk_auth._route_audit import AuditedRoute, register_reader
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth.core.errors import (
@@ -274,7 +274,7 @@ class _Gate:
         try:
             principal = await self._auth.admit(_Request(scope), AUTHENTICATED)
             # The principal was just verified: a response that ends before the next round needs no look-up.
-            async with self._watches.watch(principal, None, is_fresh=True):
+            async with AsyncWatch(self._watches, principal, None, is_fresh=True):
                 inner = _with_session(scope, self._unsealed, principal, *_NOT_PASSED_ON)
                 if scope["method"] not in _WITHOUT_MESSAGE:
                     message = await self._read(receive)
