@@ -71,12 +71,16 @@ def check_function(function: object) -> None:
 
 
 def declare_guard(guard: FunctionT, function: object, policy: Policy) -> FunctionT:
-    """Mark a guard with its policy and those of the guards that it wraps.
+    """Mark a guard, or an endpoint that guards itself, with its policy and those of the guards inside.
+
+    Args:
+        guard: The guard or the endpoint.
+        function: The function inside the guard; or the endpoint.
+        policy: The policy.
 
     Raises:
-        ConfigurationError: The argument `function` is not a function, or it is public.
+        ConfigurationError: The argument `function` is public.
     """
-    check_function(function)
     inner = declared(function)
     if inner == ():
         raise contradiction(repr(function))

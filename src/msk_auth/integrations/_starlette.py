@@ -37,7 +37,7 @@ from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.routes import Route
 
-from ._adapter import FunctionT, GuardT, contradiction, declare, declared
+from ._adapter import FunctionT, GuardT, contradiction, declare, declare_guard, declared
 from ._asgi import (
     AsgiAuth,
     Throttle,
@@ -112,10 +112,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         Raises:
             ConfigurationError: The endpoint is public.
         """
-        inner = declared(endpoint)
-        if inner == ():
-            raise contradiction(repr(endpoint))
-        return declare(endpoint, policy, *(inner or ()))
+        return declare_guard(endpoint, endpoint, policy)
 
     def _prepare(self, app: Starlette, errors: Errors) -> None:
         app.add_middleware(self._serve)

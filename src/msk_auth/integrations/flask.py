@@ -92,7 +92,7 @@ from msk_auth.http.routes import AdminKeyOperation, KeyOperation, broken_body
 from msk_auth.http.routes import Route as Row
 from msk_auth.users import AnyUsers, RequestSession
 
-from ._adapter import Adapter, declare, declare_guard
+from ._adapter import Adapter, check_function, declare, declare_guard
 from ._flask_views import DeclaredViews, guards_itself, hide, is_exposed, is_outermost
 
 __all__ = ["FlaskAuth"]
@@ -469,6 +469,7 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
 
     def _guard(self, policy: Policy) -> Decorator:
         def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+            check_function(view)
             guarded = declare_guard(self._guarded(view, policy), view, policy)
             hide(view)
             return guarded

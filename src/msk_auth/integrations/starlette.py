@@ -45,7 +45,7 @@ from msk_auth.http.admission import (
 from msk_auth.http.routes import AdminKeyOperation, KeyOperation
 from msk_auth.http.routes import Route as Row
 
-from ._adapter import declare_guard, declared
+from ._adapter import check_function, declare_guard, declared
 from ._asgi import PublicRoutes, Throttle
 from ._starlette import StarletteBase
 
@@ -203,6 +203,7 @@ class StarletteAuth(StarletteBase[UserT, Decorator], PublicRoutes[BaseRoute, Req
 
     def _guard(self, policy: Policy) -> Decorator:
         def decorate(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+            check_function(endpoint)
             is_async = inspect.iscoroutinefunction(endpoint) or inspect.iscoroutinefunction(
                 getattr(endpoint, "__call__", None)  # noqa: B004 - asks whether it is async
             )
