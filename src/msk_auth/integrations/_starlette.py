@@ -120,7 +120,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         on_problem = self._on_problem_as_http if errors == "http" else self._on_problem
         handlers.setdefault(Problem, on_problem)
         if errors == "all":
-            self._add_handlers(app)
+            self._add_handlers(handlers)
         outer = app.router.lifespan_context
 
         @asynccontextmanager
@@ -130,8 +130,7 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
 
         app.router.lifespan_context = lifespan
 
-    def _add_handlers(self, app: Starlette) -> None:
-        handlers = cast("dict[object, object]", app.exception_handlers)
+    def _add_handlers(self, handlers: dict[object, object]) -> None:
         handlers.setdefault(HTTPException, self._on_http_exception)
         if 500 not in handlers:
             handlers.setdefault(Exception, self._on_exception)

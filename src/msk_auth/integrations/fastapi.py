@@ -384,13 +384,12 @@ class FastAPIAuth(StarletteBase[UserT, Security], PublicRoutes[APIRouter, Reques
 
         app.openapi = openapi  # type: ignore[method-assign]
 
-    def _add_handlers(self, app: Starlette) -> None:
+    def _add_handlers(self, handlers: dict[object, object]) -> None:
         # FastAPI has added its own handlers if the application has none.
-        handlers = cast("dict[object, object]", app.exception_handlers)
         for kind, default in FastAPI().exception_handlers.items():
             if handlers.get(kind) is default:
                 del handlers[kind]
-        super()._add_handlers(app)
+        super()._add_handlers(handlers)
         handlers.setdefault(RequestValidationError, self._on_invalid)
         handlers.setdefault(WebSocketRequestValidationError, self._on_invalid)
 
