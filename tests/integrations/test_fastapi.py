@@ -99,6 +99,29 @@ class TestInvalidInput:
         reader = await send(app, "POST", b"/tasks/1", [*world.bearer("key_read"), JSON], body)
         assert (reader.status, reader.json["code"]) == (403, "permission_denied")
 
+    @pytest.mark.parametrize("body", [b"{", b"{}"])
+    async def test_is_not_reported_where_the_guard_stands_at_an_inclusion(
+        self, auth: FastAPIAuth[User], world: World, app: FastAPI, body: bytes
+    ) -> None:
+        inner, outer = APIRouter(prefix="/inner"), APIRouter(prefix="/outer")
+
+        @inner.post("")
+        async def create(task: Task) -> Task:
+            return task
+
+        outer.include_router(inner, dependencies=[auth.principal])
+        run = auth.require("tasks:run")
+        app.include_router(inner, dependencies=[run])
+        app.include_router(inner, prefix="/again", dependencies=[auth.principal, run])
+        app.include_router(outer, dependencies=[run])
+        for target in (b"/inner", b"/again/inner", b"/outer/inner"):
+            refused = await send(app, "POST", target, [JSON], body)
+            assert (refused.status, refused.json["code"]) == (401, "credentials_missing")
+            reader = await send(app, "POST", target, [*world.bearer("key_read"), JSON], body)
+            assert (reader.status, reader.json["code"]) == (403, "permission_denied")
+            scoped = await send(app, "POST", target, [*world.bearer("key_acme_run"), JSON], body)
+            assert (scoped.status, scoped.json["code"]) == (422, "input_invalid")
+
     async def test_on_a_public_route(self, app: FastAPI) -> None:
         @app.post("/open")
         async def open_to_all(task: Task) -> Task:

@@ -453,7 +453,12 @@ def _dotted(location: Sequence[object]) -> str:
 
 def _guards_of(scope: Mapping[str, Any]) -> list[Guard]:
     """The guards of the route that a request was for, except those that a test replaced."""
-    calls = _calls_of(scope.get("route"), scope["app"].dependency_overrides)
+    route = scope.get("route")
+    # In newer versions the dependencies of an inclusion are not on the route itself: one router may be included several times.
+    included = scope.get("fastapi", {}).get("effective_route_context")
+    if getattr(included, "original_route", None) is route:
+        route = included
+    calls = _calls_of(route, scope["app"].dependency_overrides)
     return [call for call in calls if isinstance(call, Guard)]
 
 
