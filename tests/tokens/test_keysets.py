@@ -467,6 +467,23 @@ def test_a_blocking_application_waits_for_the_first_fetch_only(provider: Provide
     key_set_of(authenticator).close()
 
 
+def test_a_process_that_was_out_of_threads_fetches_later(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_to_start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    authenticator = blocking(provider.url)
+    header = [f"Bearer {issuer_token(provider.url)}"]
+    with monkeypatch.context() as out_of_threads:
+        out_of_threads.setattr(threading.Thread, "start", refuse_to_start)
+        for _ in range(2):
+            with refused_with("store_unavailable"):
+                authenticator.authenticate(header)
+    assert authenticator.authenticate(header).owner.id == "u"
+    key_set_of(authenticator).close()
+
+
 def test_opening_an_authenticator_fetches_ahead_and_closing_ends_the_thread(
     provider: Provider,
 ) -> None:

@@ -250,13 +250,15 @@ class RemoteKeySet(KeySet):
             if self._thread is not None and not self._stop.is_set():
                 return
             self._stop, self._wake = threading.Event(), threading.Event()
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._keep_fresh,
                 args=(self._stop, self._wake),
                 name="msk_auth keys",
                 daemon=True,
             )
-            self._thread.start()
+            thread.start()
+            # Only now: a process that is out of threads tries again with the next token.
+            self._thread = thread
 
     def close(self) -> None:
         """End the thread. The next token starts another thread."""
