@@ -17,7 +17,7 @@ from task_service.db import schema
 from task_service.db.engine import lock_table
 
 from .changes import Change
-from .sessions import end_sessions, require_open
+from .sessions import end_sessions, lock_users, require_open
 
 MAX_FIRST_LINKS: Final = 16
 """The maximum number of valid links for the first administrator: one for each process, and a few restarts."""
@@ -26,16 +26,22 @@ _USERS = schema.users.c
 _LINKS = schema.password_links.c
 
 
-async def begin_credential_write(change: Change) -> None:
+async def begin_credential_write(change: Change, *user_ids: str) -> None:
     """Lock the users: the first statement of every write of credentials, roles or disabled users.
 
     Users are always locked before links and sessions, so that transactions cannot deadlock.
+
+    Args:
+        change: The change.
+        user_ids: The users whose rows it locks, besides its principal.
 
     Raises:
         CredentialRefused: The login of the change has ended since its request was authenticated.
     """
     await lock_table(change.connection, schema.users)
     if change.by is not None:
+        # A request for a run does not wait for the table. It locks its user and the owner of the task.
+        await lock_users(change, change.by.owner.id, *user_ids)
         await require_open(change, change.by)
 
 

@@ -100,7 +100,10 @@ class Departures:
                 await change.record("task.owner_changed", *ids, old=user_id, new=owner_id)
                 moved = len(ids)
 
-        user = await self.users.change(user_id, by=by, disabled=True, beside=give_tasks)
+        heirs = () if owner_id is None else (owner_id,)
+        user = await self.users.change(
+            user_id, by=by, disabled=True, beside=give_tasks, beside_ids=heirs
+        )
         revoked = await self._revoke_keys(user_id, by) if revoke_keys else 0
         return Departure(user, revoked, moved)
 

@@ -164,7 +164,7 @@ class ServiceAccounts:
         """
         text = description or None
         async with self.accounts.narrow(by) as change:
-            await begin_administration(change)
+            await begin_administration(change, account_id)
             before = await self._read(change.connection, account_id)
             name = before.name
             if description is not None and text != before.description:
@@ -200,7 +200,7 @@ class ServiceAccounts:
             Problem: As :func:`begin_administration`.
         """
         async with self.accounts.narrow(by) as change:
-            await begin_administration(change)
+            await begin_administration(change, account_id)
             before = await self._read(change.connection, account_id)
             # No name of an account has a space, so this name is free.
             kept = f"{before.name[: MAX_USERNAME - len(account_id) - 1]} {account_id}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -427,7 +427,7 @@ async def require_open(change: Change, principal: Principal[Any]) -> None:
     Raises:
         CredentialRefused: The session has ended, has passed the present limit, or does not exist.
     """
-    await change.connection.execute(_locking(principal.owner.id))
+    await lock_users(change, principal.owner.id)
     found = await change.connection.execute(
         _WITH_LIMITS.where(
             _SESSIONS.id == principal.session_id,
@@ -454,7 +454,7 @@ async def end_sessions(
     Returns:
         The ended rows as they were before, with the present limits.
     """
-    await change.connection.execute(_locking(user_id))
+    await lock_users(change, user_id)
     conditions = (_SESSIONS.user_id == user_id, _SESSIONS.ended_at.is_(None), *which)
     # In the order of a flush, so that the two cannot deadlock.
     found = _WITH_LIMITS.where(*conditions).order_by(_SESSIONS.id)
@@ -488,10 +488,14 @@ async def _use_up(change: Change, logout: ProviderLogout) -> None:
         raise CredentialRefused("token_invalid") from error
 
 
-def _locking(user_id: str) -> Select[Any]:
-    """Locks a user, but permits new rows that refer to the user, such as a task."""
+async def lock_users(change: Change, *user_ids: str) -> None:
+    """Lock users until the transaction ends, but permit new rows that refer to them, such as a task.
+
+    A transaction locks several users in one call, in the order of their ids, so that two transactions cannot deadlock.
+    """
     users = schema.users.c
-    return select(users.id).where(users.id == user_id).with_for_update(key_share=True)
+    locked = select(users.id).where(users.id.in_(user_ids)).order_by(users.id)
+    await change.connection.execute(locked.with_for_update(key_share=True))
 
 
 def _started_at(row: Row[Any]) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -311,6 +311,7 @@ class Users:
         roles: Iterable[Role] | None = None,
         disabled: bool | None = None,
         beside: Callable[[Change], Awaitable[None]] | None = None,
+        beside_ids: Sequence[str] = (),
     ) -> User:
         """Change a user's roles, disable or enable the user, or both.
 
@@ -324,6 +325,7 @@ class Users:
             roles: The new roles; None changes nothing.
             disabled: None changes nothing.
             beside: Makes further changes in the same transaction.
+            beside_ids: The users and service accounts that `beside` locks.
 
         Raises:
             UserNotFound: There is no such user.
@@ -332,7 +334,7 @@ class Users:
         """
         async with self._accounts.narrow(by) as change:
             connection = change.connection
-            await begin_administration(change)
+            await begin_administration(change, user_id, *beside_ids)
             before = await read_user(connection, user_id)
             after_roles = before.roles if roles is None else tuple(sorted(set(roles)))
             after_disabled = before.disabled if disabled is None else disabled
@@ -445,14 +447,18 @@ async def void_first_links(change: Change) -> None:
             await void_links(change, user.id)
 
 
-async def begin_administration(change: Change) -> None:
+async def begin_administration(change: Change, *user_ids: str) -> None:
     """Begin a write like :func:`begin_credential_write`, and check that its principal still administers users.
+
+    Args:
+        change: The change.
+        user_ids: As for :func:`begin_credential_write`.
 
     Raises:
         CredentialRefused: The login has ended since its request was authenticated.
         PermissionDenied: The user no longer has the permission.
     """
-    await begin_credential_write(change)
+    await begin_credential_write(change, *user_ids)
     if change.by is not None:
         actor = await read_user(change.connection, change.by.owner.id)
         if MANAGE_USERS not in actor.permissions:
