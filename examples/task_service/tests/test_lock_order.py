@@ -20,7 +20,7 @@ from sqlalchemy import Table, select, text
 
 from msk_auth import Principal
 from task_service.accounts.users import User
-from task_service.db.schema import users
+from task_service.db.schema import tasks, users
 from task_service.services import Services
 from task_service.settings import Settings
 from task_service.tasks.models import NewTask, RunState, Task
@@ -115,4 +115,23 @@ async def test_an_heir_runs_a_task_of_a_user_who_leaves(
         ),
     )
     assert departure.moved_tasks == 1
+    assert (await services.runs.get(administrator, run.id)).state is RunState.CANCELLED
+
+
+async def test_a_task_of_a_user_who_leaves_is_deleted(
+    services: Services, people: list[Principal[User]]
+) -> None:
+    heir, leaving, administrator = people
+    task = await new_task(services, leaving)
+    run = await services.runs.request(leaving, task.id)
+    _, departure = await in_turn(
+        services,
+        tasks,
+        task.id,
+        services.tasks.delete(administrator, task.id),
+        services.departures.leave(
+            leaving.owner.id, by=administrator, revoke_keys=False, owner_id=heir.owner.id
+        ),
+    )
+    assert departure.moved_tasks == 0
     assert (await services.runs.get(administrator, run.id)).state is RunState.CANCELLED

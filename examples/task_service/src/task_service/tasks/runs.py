@@ -541,6 +541,9 @@ async def cancel_runs_of(
     Returns:
         The ids of the runs.
     """
+    # Tasks are locked before their runs: the same transaction may hand the tasks over.
+    own = select(tasks.c.id).where(tasks.c.owner_id == owner_id, tasks.c.deleted_at.is_(None))
+    await connection.execute(own.order_by(tasks.c.id).with_for_update())
     return await cancel_runs(connection, runs.c.owner_id == owner_id, now, error=OWNER_DISABLED)
 
 
