@@ -27,11 +27,13 @@ import json
 import logging
 import math
 import re
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote, urlsplit
 
+from msk_auth._fork import after_fork_in_child
 from msk_auth.core.errors import Forbidden, InputInvalid, SigningKeysUnavailable
 from msk_auth.core.events import LeakedKey, LeakLocation
 from msk_auth.core.model import ApiKey
@@ -130,7 +132,12 @@ def trimmed_url(url: str, token: str) -> str | None:
 def labels(
     matches: Sequence[Match], records: Sequence[ApiKey | None]
 ) -> tuple[dict[str, str], ...]:
-    """The answers for all matches, in order, without keys."""
+    """The answers for all matches, in order, without keys.
+
+    Returns:
+        For each match the `token_hash` (SHA-256 of the match, in hexadecimal), the `token_type` (as sent), and the `label`:
+        `true_positive` for a key of this application, in any state, otherwise `false_positive`.
+    """
     return tuple(
         {
             # JSON can contain lone surrogates. Such text is hashed too, and matches no key.
@@ -198,12 +205,18 @@ def check_signature(key: EllipticCurvePublicKey | None, signature: bytes, body: 
 class PublishedKeys:
     """The keys of the last fetch.
 
-    The caller must hold a lock from :meth:`begin_fetch` to the end of the fetch.
+    Attributes:
+        lock: The caller must hold it from :meth:`begin_fetch` to the end of the fetch.
     """
 
     def __init__(self) -> None:
         self._keys: dict[str, EllipticCurvePublicKey] = {}
         self._fetched_at = self._tried_at = -math.inf
+        self._renew()
+        after_fork_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.Lock()
 
     def find(self, identifier: str, now: float) -> EllipticCurvePublicKey | None:
         """The key of this name, if it was fetched within the last day."""

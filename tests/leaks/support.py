@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import operator
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.contract.adapter import make_world
 
 from msk_auth import ApiKey
-from msk_auth._async.leaks import AsyncLeakReceiver
-from msk_auth._sync.leaks import LeakReceiver
+from msk_auth.http._async import routes as async_routes
+from msk_auth.http._sync import routes
+from msk_auth.http.answers import Answer
 
 TYPE = "example_api_key"
 
@@ -65,6 +66,52 @@ def match(token: str, url: object = "https://github.com/o/r/blob/1/.env") -> dic
     return {"token": token, "type": TYPE, "url": url, "source": "Commit"}
 
 
+Labels = list[dict[str, str]]
+
+
+def receiver_of(authenticator: Any, fetch: Callable[[str], bytes]) -> Callable[..., Labels]:
+    """What receives reports with a blocking authenticator: a body, and the values of both headers."""
+    handle = routes.leak_route("", fetch).handle
+
+    def receive(body: bytes, identifier: str | None, signature: str | None) -> Labels:
+        given = _given(authenticator, operator.call, body, identifier, signature)
+        return _labels(handle(routes.Exchange(**given)))
+
+    return receive
+
+
+def async_receiver_of(authenticator: Any, fetch: Callable[[str], Any]) -> Callable[..., Any]:
+    """The same, awaited."""
+    handle = async_routes.leak_route("", fetch).handle
+
+    async def call(function: Callable[..., Any], *args: object) -> Any:
+        return await function(*args)
+
+    async def receive(body: bytes, identifier: str | None, signature: str | None) -> Labels:
+        given = _given(authenticator, call, body, identifier, signature)
+        return _labels(await handle(async_routes.AsyncExchange(**given)))
+
+    return receive
+
+
+def _given(
+    authenticator: Any, call: Any, body: bytes, identifier: str | None, signature: str | None
+) -> dict[str, Any]:
+    headers = {
+        "github-public-key-identifier": identifier,
+        "github-public-key-signature": signature,
+    }
+    of_no_use = dict.fromkeys(("query", "path", "key_id", "content_type", "admit", "read_body"))
+    own = {"authenticator": authenticator, "header": headers.get, "call": call, "body": body}
+    return of_no_use | own
+
+
+def _labels(answer: Answer) -> Labels:
+    assert answer.status == 200
+    labels: Labels = json.loads(answer.body)
+    return labels
+
+
 class World:
     """A receiver of either kind, called in the same way: each method blocks and returns.
 
@@ -83,9 +130,9 @@ class World:
         self._runner = asyncio.Runner() if driver == "async" else None
         self.keys: Any = self._blocking if driver == "sync" else world.store
         self.start: Callable[..., Any] = (
-            partial(LeakReceiver().receive, world.blocking, self._fetch)
+            receiver_of(world.blocking, self._fetch)
             if driver == "sync"
-            else partial(AsyncLeakReceiver().receive, world.authenticator, self._await)
+            else async_receiver_of(world.authenticator, self._await)
         )
 
     @property
@@ -95,25 +142,21 @@ class World:
         assert record is not None
         return record
 
-    def _fetch(self) -> bytes:
+    def _fetch(self, url: str) -> bytes:
         self.fetched += 1
         answer = self.fetches[0] if len(self.fetches) == 1 else self.fetches.pop(0)
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
-    async def _await(self) -> bytes:
+    async def _await(self, url: str) -> bytes:
         # Others come in between.
         await asyncio.sleep(0)
-        return self._fetch()
+        return self._fetch(url)
 
-    def receive(
-        self, body: bytes, identifier: str | None, signature: str | None
-    ) -> tuple[dict[str, str], ...]:
-        answer = self.start(body, key_identifier=identifier, signature=signature)
-        labels: tuple[dict[str, str], ...] = (
-            answer if self._runner is None else self._runner.run(answer)
-        )
+    def receive(self, body: bytes, identifier: str | None, signature: str | None) -> Labels:
+        answer = self.start(body, identifier, signature)
+        labels: Labels = answer if self._runner is None else self._runner.run(answer)
         return labels
 
     def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 
@@ -15,21 +17,28 @@ from hypothesis import strategies as st
 from tests.cases import case, refused_with
 from tests.contract.adapter import START
 from tests.forked import in_child
-from tests.leaks.support import Reporter, World, match, other_kinds, report
+from tests.leaks.support import (
+    Labels,
+    Reporter,
+    World,
+    async_receiver_of,
+    match,
+    other_kinds,
+    receiver_of,
+    report,
+)
 
 from msk_auth import AsyncAuthenticator, Authenticator, KeyFormat
-from msk_auth._async.leaks import AsyncLeakReceiver
 from msk_auth._leak_reports import (
     FETCH_PAUSE,
     KEYS_MAX_AGE,
-    PublishedKeys,
     read_keys,
     read_signature,
 )
-from msk_auth._sync.leaks import LeakReceiver
 from msk_auth.errors import Forbidden, StoreUnavailable
 from msk_auth.events import KeyEvent, LeakLocation
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
+from msk_auth.testing import FrozenClock
 
 SECOND = timedelta(seconds=1)
 GITHUB = Reporter("k1", "k2")
@@ -42,7 +51,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield world
 
 
-def send(world: World, body: bytes, identifier: str = "k1") -> tuple[dict[str, str], ...]:
+def send(world: World, body: bytes, identifier: str = "k1") -> Labels:
     return world.receive(body, identifier, GITHUB.sign(body, identifier))
 
 
@@ -55,7 +64,7 @@ def test_a_leaked_key_is_revoked_and_its_event_has_the_location(world: World) ->
     unknown = KeyFormat().generate().reveal()
     place = f"https://github.com/o/r/blob/1/{key}.env?token={key}#L1"
     labels = send(world, report(match(key, place), match(unknown), match("no key")))
-    assert list(labels) == [
+    assert labels == [
         {"token_hash": sha256(key), "token_type": "example_api_key", "label": "true_positive"},
         {"token_hash": sha256(unknown), "token_type": "example_api_key", "label": "false_positive"},
         {
@@ -254,9 +263,7 @@ def test_a_cancelled_fetch_does_not_delay_the_next_one(world: World) -> None:
 
 
 def test_reports_that_come_together_share_one_fetch(world: World) -> None:
-    answers = world.at_once(
-        [lambda: world.start(BODY, key_identifier="k1", signature=GOOD) for _ in range(8)]
-    )
+    answers = world.at_once([lambda: world.start(BODY, "k1", GOOD) for _ in range(8)])
     assert [len(answer) for answer in answers] == [1] * 8
     assert world.fetched == 1
 
@@ -272,39 +279,44 @@ def test_a_failing_store_is_not_reported_as_success(
 
 def test_a_forked_child_does_not_wait_for_a_fetch_of_its_parents() -> None:
     auth = Authenticator(MemoryKeyStore(), find_owner=lambda _: None)
-    receiver = LeakReceiver()
-    body = report(match("no key"))
-    signature = GITHUB.sign(body, "k1")
+    fetching, forked = threading.Event(), threading.Event()
 
-    def receive() -> str:
-        (label,) = receiver.receive(
-            auth, GITHUB.document, body, key_identifier="k1", signature=signature
-        )
-        return label["label"]
+    def fetch(_url: str) -> bytes:
+        fetching.set()
+        assert forked.wait(30)
+        return GITHUB.document()
 
-    with receiver._fetching:
-        assert in_child(receive) == "false_positive"
+    receive = receiver_of(auth, fetch)
+
+    def receive_in_child() -> str:
+        with refused_with("signing_keys_unavailable") as refused:
+            receive(BODY, "k1", GOOD)
+        return refused.value.code
+
+    with ThreadPoolExecutor() as threads:
+        of_parent = threads.submit(receive, BODY, "k1", GOOD)
+        assert fetching.wait(30)
+        assert in_child(receive_in_child) == "signing_keys_unavailable"
+        forked.set()
+        assert len(of_parent.result()) == 1
 
 
 def test_one_receiver_serves_several_event_loops() -> None:
     async def none(_: str) -> None:
         return None
 
-    async def fetch() -> bytes:
+    async def fetch(_url: str) -> bytes:
+        fetches.append(asyncio.get_running_loop())
         await asyncio.sleep(0)
         return GITHUB.document()
 
-    async def receive() -> list[object]:
-        receiver._keys = PublishedKeys()
-        body = report(match("no key"))
-        signature = GITHUB.sign(body, "k1")
-        return await asyncio.gather(
-            *(
-                receiver.receive(auth, fetch, body, key_identifier="k1", signature=signature)
-                for _ in range(3)
-            )
-        )
+    async def receive_three() -> int:
+        clock.advance(timedelta(seconds=KEYS_MAX_AGE))
+        answers = await asyncio.gather(*(receive(BODY, "k1", GOOD) for _ in range(3)))
+        return sum(map(len, answers))
 
-    auth = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=none)
-    receiver = AsyncLeakReceiver()
-    assert [len(asyncio.run(receive())) for _ in range(2)] == [3, 3]
+    clock, fetches = FrozenClock(), list[object]()
+    auth = AsyncAuthenticator(AsyncMemoryKeyStore(), find_owner=none, clock=clock)
+    receive = async_receiver_of(auth, fetch)
+    assert [asyncio.run(receive_three()) for _ in range(2)] == [3, 3]
+    assert len(fetches) == 2

@@ -37,13 +37,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from msk_auth._async.administration import AsyncAdminKeys
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._async.leaks import AsyncLeakReceiver
-from msk_auth._leak_reports import GITHUB_KEYS_URL, MAX_REPORT
+from msk_auth._async.primitives import holding
+from msk_auth._leak_reports import (
+    GITHUB_KEYS_URL,
+    MAX_REPORT,
+    PublishedKeys,
+    check_signature,
+    labels,
+    read_report,
+    read_signature,
+)
 from msk_auth.core.errors import CredentialRefused, InputInvalid
 from msk_auth.core.key_management import MANAGE
 from msk_auth.core.model import KeyFilter, Principal
@@ -274,17 +281,26 @@ def leak_route(path: str, fetch_keys: Callable[[str], Any]) -> Route:
         path: The path of the route.
         fetch_keys: Fetches the body of an address. It may block.
     """
-    receiver = AsyncLeakReceiver()
+    keys = PublishedKeys()
 
     async def receive_leak_report(request: AsyncExchange) -> Answer:
-        labels = await receiver.receive(
-            request.authenticator,
-            partial(request.call, fetch_keys, GITHUB_KEYS_URL),
-            request.body,
-            key_identifier=request.header("github-public-key-identifier"),
-            signature=request.header("github-public-key-signature"),
+        """Revoke the keys of a report, in the order of the checks of `_leak_reports`."""
+        identifier, signature = read_signature(
+            request.header("github-public-key-identifier"),
+            request.header("github-public-key-signature"),
         )
-        return json_answer(200, labels)
+        now = request.authenticator.clock.monotonic
+        key = keys.find(identifier, now())
+        if key is None:
+            async with holding(keys.lock):
+                if keys.begin_fetch(identifier, now()):
+                    with keys.fetching():
+                        keys.fill(await request.call(fetch_keys, GITHUB_KEYS_URL))
+            key = keys.find(identifier, now())
+        check_signature(key, signature, request.body)
+        matches = read_report(request.body)
+        revoked = await request.authenticator.revoke_leaked([match.found for match in matches])
+        return json_answer(200, labels(matches, revoked))
 
     operation = openapi.RECEIVE_LEAK_REPORT
     handle = receive_leak_report
