@@ -313,6 +313,22 @@ async def test_a_run_sends_a_secret_that_is_in_no_file_and_no_log(
     assert VALUE not in caplog.text
 
 
+async def test_no_part_of_a_secret_is_in_a_long_error(template: Path, tmp_path: Path) -> None:
+    """The server repeats the secret in an answer that is no HTTP, and that its error quotes."""
+    # The error's 500 characters end in the middle of it.
+    repeated = f"{'x' * 415}{VALUE}\r\n\r\n".encode()
+    async with (
+        serving_target(lambda _: repeated) as target,
+        serving(template, tmp_path / "data") as service,
+    ):
+        ulf = await service.log_in("ulf", USER_PASSWORD)
+        task = expect(await ulf.post("/api/tasks", with_headers(target.url)), 201)
+        run = expect(await ulf.post(f"/api/tasks/{task['id']}/run"), 202)
+        error = (await ulf.wait_for_run(run["id"]))["error"]
+    assert error.startswith("The request failed (RemoteProtocolError): illegal status line: ")
+    assert error.endswith("xxx***')")
+
+
 async def test_a_moved_secret_is_not_opened(service: Service, admin: Caller, user: Caller) -> None:
     """A user who can write to the database cannot read a secret by moving it to a task of their own."""
     theirs = expect(await admin.post("/api/tasks", with_headers()), 201)

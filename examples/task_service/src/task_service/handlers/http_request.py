@@ -128,10 +128,9 @@ class HttpRequest(Handler[HttpRequestParams]):
         except OutboundRefused as refusal:
             return HandlerResult(error=str(refusal))
         except (HTTPError, InvalidURL) as error:
+            # The runner masks the secrets in it before it cuts the text off.
             detail = " ".join(str(error).split()) or "no details"
-            return HandlerResult(
-                error=f"The request failed ({type(error).__name__}): {detail}"[:500]
-            )
+            return HandlerResult(error=f"The request failed ({type(error).__name__}): {detail}")
 
     async def _send(self, params: HttpRequestParams, context: RunContext) -> HandlerResult:
         url = parse_url(params.url)
