@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: Litestar reads the annotations of local names.
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -35,6 +36,7 @@ from litestar.exceptions import (
     TooManyRequestsException,
     ValidationException,
 )
+from litestar.handlers import websocket_stream
 from litestar.logging import LoggingConfig
 from litestar.middleware import ASGIMiddleware
 from litestar.openapi.spec import Components, SecurityScheme
@@ -331,6 +333,15 @@ class TestMethodsAndMounts:
                 "websocket.http.response.body",
             ]
             assert sent[0]["status"] == 404
+
+    async def test_a_problem_in_a_stream_of_a_websocket(self, site: Site) -> None:
+        @websocket_stream("/ws", opt=site.auth.public)
+        async def stream() -> AsyncGenerator[str, None]:
+            raise NotFound
+            yield "never"
+
+        *_, close = await connect(site.app(stream), "/ws", [])
+        assert close == {"type": "websocket.close", "code": 1008, "reason": "not_found"}
 
     async def test_an_unexpected_exception_on_a_websocket_and_a_close_of_its_own(
         self, site: Site

@@ -124,6 +124,9 @@ class ErrorAnswers:
         memory = cast("Memory", scope)
         if memory["type"] != "websocket":
             return
+        if isinstance(error, ExceptionGroup):
+            # The task group of a `websocket_stream` wraps what the stream raises.
+            error, *_ = cast("ExceptionGroup[Exception]", error).exceptions
         if isinstance(error, Problem):
             memory[_RAISED] = self._renderer.answer(error)
         elif (
