@@ -251,6 +251,25 @@ def test_mariadb_reads_keys_that_end_soon_without_sorting(mariadb_url: URL) -> N
                 assert "filesort" not in step["Extra"]
 
 
+def test_mariadb_locks_a_key_before_its_entries_in_other_indexes(mariadb_url: URL) -> None:
+    """Otherwise two changes of one key at once deadlock now and then, when the server chooses another index for one of them."""
+    with engine_on(mariadb_url) as engine:
+        store = SQLAlchemyKeyStore(engine)
+        for key_id in ("f10002", "f10006", "f10010", "f10022"):
+            store.insert(make_record(key_id), max_active=None, now=NOW)
+        database = Database(engine, store, lambda *_: [])
+        for name in ("revoke", "expire", "delete", "rotate", "announce_expiry", "replace_digest"):
+            (update,) = [
+                each
+                for each in database.statements_of(OPERATIONS[name])
+                if each[0].startswith("UPDATE")
+            ]
+            with case(name), engine.connect() as connection:
+                statement, parameters = update
+                explained = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
+                assert [step["possible_keys"] for step in explained.mappings()] == ["PRIMARY"]
+
+
 @pytest.mark.parametrize("owner_id", [OWNER, "o7"])
 @pytest.mark.parametrize("status", [None, *KeyStatus])
 def test_no_page_reads_a_whole_table(

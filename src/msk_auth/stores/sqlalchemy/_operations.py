@@ -288,9 +288,13 @@ class KeyOperations:
     def set_where(
         self, connection: Connection, where: ColumnElement[bool], values: Mapping[str, Any]
     ) -> bool:
-        """Set columns of rows that meet a condition; returns True if there is one."""
-        changed = connection.execute(update(self.table).where(where).values(values))
-        return bool(changed.rowcount)
+        """Set columns of a key, selected by its id and conditions; returns True if it meets them."""
+        statement = update(self.table).where(where).values(values)
+        if self._is_mysql:
+            # InnoDB would sometimes lock an entry of another index before the row, and another writer's update the other way
+            # round: one of the two would fail.
+            statement = statement.with_hint("FORCE INDEX (PRIMARY)")
+        return bool(connection.execute(statement).rowcount)
 
     def _end(self, ends_at: datetime, now: datetime) -> dict[str, Any]:
         """The values that retire a predecessor: a revocation now, or an expiry that is never later than before."""
