@@ -470,6 +470,14 @@ async def test_a_command_ends_when_the_lease_is_not_extended() -> None:
     assert not any(is_running(pid) for pid in pids(log))
 
 
+async def test_a_command_cannot_pretend_that_the_lease_is_over() -> None:
+    """Another worker would execute the run again."""
+    script = "read _ _ _ guard _ < /proc/$PPID/stat; kill -ALRM $guard $PPID; echo ended; exit 3"
+    result, log = await run(SH, "-c", script)
+    assert log.text() == "ended\n"
+    assert result.exit_code == 3
+
+
 async def test_a_command_goes_on_while_the_lease_is_extended() -> None:
     clock, log = SystemClock(), Log()
     lease = RunLease(clock.monotonic() + 1000)

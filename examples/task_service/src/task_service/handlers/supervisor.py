@@ -57,6 +57,8 @@ _CLOCK_SECONDS = 1.0
 def main(folder: str, until: float, argv: list[str]) -> int:
     """Guard a supervisor of the command, and return the exit status to pass on."""
     _limit()
+    # The command must not be able to say that the lease was over: it may send signals to both processes.
+    signal.signal(LEASE_OVER, lambda _number, _frame: None)
     guard = os.getpid()
     supervisor = os.fork()
     _prctl(_PR_SET_CHILD_SUBREAPER)
@@ -67,6 +69,7 @@ def main(folder: str, until: float, argv: list[str]) -> int:
             os.waitpid(pid, 0)
     shutil.rmtree(folder, ignore_errors=True)
     if code == -LEASE_OVER:
+        signal.signal(LEASE_OVER, signal.SIG_DFL)
         signal.raise_signal(LEASE_OVER)
     return exit_status(code)
 
