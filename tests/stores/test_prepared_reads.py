@@ -214,6 +214,17 @@ async def test_look_ups_by_id_share_round_trips_and_see_what_was_committed_befor
         assert not isinstance(fine, BaseException | None)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+async def test_another_spelling_of_an_id_harms_no_look_up_beside_it(url: URL) -> None:
+    """To the column's collation, capitals are the same: the row that it finds has another id than the look-up."""
+    async with awaiting(url) as (_, store):
+        find = store.prepare_by_id(BY_OWN_ID)
+        # The first reads alone. The others wait for it, and then share a read.
+        found = await asyncio.gather(*map(find, ('b"o\\b', "ANN", 'b"o\\b', "nobody")))
+        assert [row and row.id for row in found] == ['b"o\\b', "ann", 'b"o\\b', None]
+
+
 @pytest.mark.parametrize("columns", [(USERS.c.number,), (USERS.c.number.label("id"),)])
 def test_a_look_up_by_id_needs_a_column_of_text_with_that_name(
     tmp_path: Path, columns: Any

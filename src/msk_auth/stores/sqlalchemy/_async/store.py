@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress  # async only
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -14,7 +15,12 @@ from msk_auth.batching import BatchedReader  # async only
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery
-from msk_auth.core.store import KeyChange, RecordedLease, require_change
+from msk_auth.core.store import (
+    KeyChange,
+    RecordedLease,
+    WrongRecord,  # async only
+    require_change,
+)
 from msk_auth.stores.sqlalchemy._operations import Written
 from msk_auth.stores.sqlalchemy._shared import (
     REGISTER_SECONDS,
@@ -304,7 +310,11 @@ class AsyncSQLAlchemyKeyStore(SharedStore):
             self._bind()
             # An id that the driver refuses must fail alone.
             is_alone = self._reader is not None or not row_id.isascii() or "\0" in row_id
-            return await (find(row_id) if is_alone else reader.find(row_id))
+            if not is_alone:
+                # So must an id by which the column's collation finds the row of another id.
+                with suppress(WrongRecord):
+                    return await reader.find(row_id)
+            return await find(row_id)
 
         return look_up
 

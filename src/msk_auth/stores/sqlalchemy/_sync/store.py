@@ -14,7 +14,11 @@ from sqlalchemy.sql import ColumnElement, Select
 from msk_auth.core.events import KeyEvent
 from msk_auth.core.fields import KeyUpdate
 from msk_auth.core.model import ApiKey, ExpiryQuery, KeyQuery
-from msk_auth.core.store import KeyChange, RecordedLease, require_change
+from msk_auth.core.store import (
+    KeyChange,
+    RecordedLease,
+    require_change,
+)
 from msk_auth.stores.sqlalchemy._operations import Written
 from msk_auth.stores.sqlalchemy._shared import (
     REGISTER_SECONDS,
