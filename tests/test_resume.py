@@ -234,6 +234,17 @@ def test_the_age_of_a_reference_can_be_chosen(world: World) -> None:
     assert refusal_of(world, reference).code == "token_expired"
 
 
+def test_work_goes_on_after_a_backup_spells_the_uuid_of_its_owner_in_another_way(
+    world: World,
+) -> None:
+    before, now = "0190a6e41b7c7def8abc0123456789ab", "0190a6e4-1b7c-7def-8abc-0123456789ab"
+    world.owners[before] = Owner(before, (), "Ann")
+    world.sessions["s1"] = Session("s1", before)
+    reference = world.auth.reference(world.enter(token(sub=before)))
+    world.owners[before] = Owner(now, (), "Ann")
+    assert world.call("resume", reference).owner.id == now
+
+
 def test_an_application_without_sessions_needs_none(make_world: MakeWorld) -> None:
     world = make_world(find_session=None)
     reference = world.auth.reference(login(world))

@@ -332,7 +332,7 @@ class Verifier:
         subject = owner_id if principal.identity is None else principal.identity
         owner = self._find_owner_of_login(subject, principal.authenticated_at)
         # The application may have given an external identity to another owner meanwhile.
-        if owner.id != owner_id:
+        if not is_same_id(owner.id, owner_id):
             raise CredentialRefused("token_revoked")
         return replace(principal, owner=owner, permissions=within(owner, principal.scopes))
 
