@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Final, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
@@ -157,8 +157,12 @@ class UsageBuffer:
         self._lock = threading.Lock()
         self._batch = Batch({}, {})
 
-    def note(self, key_id: str, at: datetime, upgrade: tuple[str, str] | None) -> None:
-        """Collect a time of last use, and an upgraded digest if there is one."""
+    def note(self, principal: Principal[Any], upgrade: tuple[str, str] | None) -> None:
+        """Collect the use of a key, if the principal has one, and an upgraded digest if there is one."""
+        # For a key the time of this verification.
+        key_id, at = principal.key_id, principal.authenticated_at
+        if key_id is None or at is None:
+            return
         with self._lock:
             self._batch.last_used[key_id] = at
             if upgrade is not None:

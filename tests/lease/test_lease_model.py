@@ -15,9 +15,8 @@ from tests.lease.simulation import RATES, Process, SimStore, World
 from msk_auth import AsyncAuthenticator, Principal
 from msk_auth._async import authenticator
 from msk_auth._async import leases as leasing
-from msk_auth._async.leases import Attempt, LeaseRegisterView, Leases
-from msk_auth.core.authentication import Authenticated
-from msk_auth.leases import LeaseCache
+from msk_auth._async.leases import LeaseRegisterView, Leases
+from msk_auth.leases import Fingerprint, LeaseCache
 from msk_auth.stores import RecordedLease
 
 pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
@@ -39,13 +38,11 @@ def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
 # The mutants: each breaks one rule of `msk_auth.leases` or `msk_auth.batching`, and the same search as of the real rules must find out.
 
 
-class StartsTheLeaseAfterTheReads(Leases[str]):
+class StartsTheLeaseAfterTheReads(LeaseCache[str]):
     """Breaks rule 1."""
 
-    def keep(self, attempt: Attempt[str], outcome: Authenticated) -> None:
-        if attempt.began is not None:
-            attempt = attempt._replace(began=self._clock.monotonic())
-        super().keep(attempt, outcome)
+    def fill(self, fingerprint: Fingerprint, began: float, *outcome: Any, **more: Any) -> None:
+        super().fill(fingerprint, self._clock.monotonic(), *outcome, **more)
 
 
 class WithoutCheck(LeaseCache[str]):
@@ -64,10 +61,10 @@ class ReadsTheLongestLeaseBeforeTheCommit(Leases[str]):
 
     known: timedelta | None = timedelta(0)
 
-    async def begin(self, presented: Any) -> Attempt[str]:
+    async def find_or_verify(self, presented: Any, verify: Any) -> Any:
         # Every commit comes after some verification.
         self.known = await super()._longest()
-        return await super().begin(presented)
+        return await super().find_or_verify(presented, verify)
 
     async def _longest(self) -> timedelta | None:
         return self.known
@@ -85,14 +82,15 @@ class UsesTheLeaseBeforeItIsRecorded(Leases[str]):
 
     is_due = False
 
-    async def begin(self, presented: Any) -> Attempt[str]:
+    async def find_or_verify(self, presented: Any, verify: Any) -> Any:
         if self.is_due and self.cache is not None:
             self.is_due = False
             await super()._confirm(self.cache.duration)
-        attempt = await super().begin(presented)
-        if attempt.fingerprint is None:
-            return attempt
-        return attempt._replace(began=self._clock.monotonic())
+        return await super().find_or_verify(presented, verify)
+
+    async def _begin(self, duration: timedelta) -> float | None:
+        await super()._begin(duration)
+        return self._clock.monotonic()
 
     async def _confirm(self, duration: timedelta) -> None:
         self.is_due = True
@@ -101,11 +99,9 @@ class UsesTheLeaseBeforeItIsRecorded(Leases[str]):
 class GrantsOnAnOldReading(Leases[str]):
     """Breaks rule 5 for a process that is paused."""
 
-    async def begin(self, presented: Any) -> Attempt[str]:
-        attempt = await super().begin(presented)
-        if attempt.began is None:
-            return attempt
-        return attempt._replace(began=self._clock.monotonic())
+    async def _begin(self, duration: timedelta) -> float | None:
+        began = await super()._begin(duration)
+        return None if began is None else self._clock.monotonic()
 
 
 class RecordsItselfOnce(LeaseRegisterView):
@@ -297,9 +293,9 @@ def test_the_search_of_the_register_finds_nothing_in_the_real_rules(runs: int) -
     ],
 )
 def test_it_finds_every_broken_rule(
-    mutant: type[Leases[str]], monkeypatch: pytest.MonkeyPatch
+    mutant: type[Leases[str] | LeaseCache[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authenticator, "Leases", mutant)
+    monkeypatch.setattr(authenticator, mutant.__mro__[1].__name__, mutant)
     # Either there is a lease or there is none: what breaks shows sooner than with a shorter one between them.
     assert explore(Process, 4000, leases=[None, 400]) != []
 

@@ -279,8 +279,7 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             raise
         except Exception as error:
             raise await self._report(error) from error
-        if principal.key_id is not None:
-            self._usage.note(principal.key_id, now, None)
+        self._usage.note(principal, None)
         await self._ports.emit(CredentialUsed(self._ports.now(), principal))
         return principal
 
@@ -769,23 +768,18 @@ class AsyncAuthenticator(AsyncLifecycle[UserT]):
             verifier = self._verifier
             if request is not None:
                 verifier = AsyncVerifier(self.rules, self._look_ups.in_session(request))
-            now = self.clock.now()
-            outcome = await verifier.authenticate(presented, now)
+            outcome = await verifier.authenticate(presented, self.clock.now())
         else:
             # Not in the request's session: it may return earlier reads, which can be older than a lease,
             # and other requests would get them.
-            attempt = await self._leases.begin(presented)
-            try:
-                if attempt.principal is not None:
-                    return authentication.at_address(attempt.principal, address)
-                now = self.clock.now()
-                outcome = await self._verifier.authenticate(presented, now)
-                self._leases.keep(attempt, outcome)
-            finally:
-                self._leases.end(attempt)
+            found = await self._leases.find_or_verify(
+                presented, lambda: self._verifier.authenticate(presented, self.clock.now())
+            )
+            if isinstance(found, Principal):
+                return authentication.at_address(found, address)
+            outcome = found
         principal = authentication.at_address(outcome.principal, address)
-        if principal.key_id is not None:
-            self._usage.note(principal.key_id, now, outcome.upgrade)
+        self._usage.note(principal, outcome.upgrade)
         return principal
 
     async def _authority(

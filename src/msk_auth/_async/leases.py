@@ -22,10 +22,10 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import timedelta
 from itertools import count
-from typing import Any, Final, Generic, NamedTuple, cast
+from typing import Final, Generic, NamedTuple, cast
 
 from msk_auth._failures import log_failure
 from msk_auth._fork import after_fork_in_child
@@ -36,7 +36,6 @@ from msk_auth.core.model import Principal, UserT
 from msk_auth.core.store import RecordedLease
 from msk_auth.leases import (
     DRIFT,
-    Fingerprint,
     Flight,
     LeaseCache,
     SingleFlight,
@@ -166,25 +165,6 @@ def _seconds_until_unused(duration: timedelta) -> float:
     return (2 * RECORD_SECONDS + LOOK_SECONDS + duration.total_seconds()) * DRIFT
 
 
-class Attempt(NamedTuple, Generic[UserT]):
-    """A request's way to a principal.
-
-    Attributes:
-        principal: The cached principal; None if this request must verify.
-        flight: Requests with the same credential wait for its end.
-        fingerprint: The fingerprint of the credential.
-        began: The beginning of a lease, on the monotonic clock in seconds; None if no lease was granted.
-    """
-
-    principal: Principal[UserT] | None = None
-    flight: Flight | None = None
-    fingerprint: Fingerprint | None = None
-    began: float | None = None
-
-
-_WITHOUT_LEASE: Final[Attempt[Any]] = Attempt()
-
-
 class Leases(Generic[UserT]):
     """Implements the rules of `msk_auth.leases`.
 
@@ -205,22 +185,24 @@ class Leases(Generic[UserT]):
         self._single_flight = SingleFlight(primitives.make_event, primitives.scope)
         self._register = LeaseRegisterView(store, clock)
 
-    async def begin(self, presented: Presented | RequestLogins) -> Attempt[UserT]:
-        """Look for a credential in the cache, which must exist, or wait for another request that verifies it.
+    async def find_or_verify(
+        self, presented: Presented | RequestLogins, verify: Callable[[], Awaitable[Authenticated]]
+    ) -> Principal[UserT] | Authenticated:
+        """The cached principal of a credential, or the outcome of its verification, which is then cached.
 
-        If there is no principal, the caller verifies the credential and calls :meth:`keep`. The caller always calls
-        :meth:`end`.
+        The cache must exist. Of several requests with the same credential one verifies it, and the others wait for a bounded
+        time.
         """
         cache = cast("LeaseCache[UserT]", self.cache)
         # Only the application can identify the login of a request, so no lease covers it.
         if isinstance(presented, RequestLogins):
-            return _WITHOUT_LEASE
+            return await verify()
         header = usual_header(presented)
         usual = (header,)
         # The credential may have been verified with another spelling of its header.
         principal = cache.find(usual, checks_address=True)
         if principal is not None:
-            return Attempt(principal)
+            return principal
         fingerprint = cache.fingerprint(header)
         flight = self._single_flight.join(fingerprint.digest)
         try:
@@ -228,34 +210,28 @@ class Leases(Generic[UserT]):
                 await self.wait_for(flight)
                 principal = cache.find(usual, checks_address=True)
                 if principal is not None:
-                    return Attempt(principal)
-            if not self._register.allows_leases(self._clock.monotonic()):
-                await self._confirm(cache.duration)
-            # Rule 1: before the first read, and after each wait. Rule 5: may a lease begin at this time?
-            began = self._clock.monotonic()
-        except BaseException:
+                    return principal
+            began = await self._begin(cache.duration)
+            outcome = await verify()
+            if began is not None and outcome.reusable:
+                cache.fill(
+                    fingerprint,
+                    began,
+                    outcome.principal,
+                    outcome.valid_until,
+                    has_spellings=outcome.has_spellings,
+                )
+            return outcome
+        finally:
             self._single_flight.finish(flight)
-            raise
-        is_granted = self._register.allows_leases(began)
-        return Attempt(None, flight, fingerprint, began if is_granted else None)
 
-    def keep(self, attempt: Attempt[UserT], outcome: Authenticated) -> None:
-        """Keep the outcome of a verification, if it may be reused."""
-        if attempt.began is not None and outcome.reusable:
-            cache = cast("LeaseCache[UserT]", self.cache)
-            fingerprint = cast("Fingerprint", attempt.fingerprint)
-            cache.fill(
-                fingerprint,
-                attempt.began,
-                outcome.principal,
-                outcome.valid_until,
-                has_spellings=outcome.has_spellings,
-            )
-
-    def end(self, attempt: Attempt[UserT]) -> None:
-        """Wake the requests that wait for this request, if it verified."""
-        if attempt.flight is not None:
-            self._single_flight.finish(attempt.flight)
+    async def _begin(self, duration: timedelta) -> float | None:
+        """The beginning of a lease, on the monotonic clock in seconds; None if no lease is granted."""
+        if not self._register.allows_leases(self._clock.monotonic()):
+            await self._confirm(duration)
+        # Rule 1: before the first read, and after each wait. Rule 5: may a lease begin at this time?
+        began = self._clock.monotonic()
+        return began if self._register.allows_leases(began) else None
 
     async def wait_for(self, flight: Flight) -> None:
         """Wait until another request's flight has ended, for a bounded time, so that a hanging read delays no other."""

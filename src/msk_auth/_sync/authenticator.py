@@ -274,8 +274,7 @@ class Authenticator(Lifecycle[UserT]):
             raise
         except Exception as error:
             raise self._report(error) from error
-        if principal.key_id is not None:
-            self._usage.note(principal.key_id, now, None)
+        self._usage.note(principal, None)
         self._ports.emit(CredentialUsed(self._ports.now(), principal))
         return principal
 
@@ -750,23 +749,18 @@ class Authenticator(Lifecycle[UserT]):
             verifier = self._verifier
             if request is not None:
                 verifier = Verifier(self.rules, self._look_ups.in_session(request))
-            now = self.clock.now()
-            outcome = verifier.authenticate(presented, now)
+            outcome = verifier.authenticate(presented, self.clock.now())
         else:
             # Not in the request's session: it may return earlier reads, which can be older than a lease,
             # and other requests would get them.
-            attempt = self._leases.begin(presented)
-            try:
-                if attempt.principal is not None:
-                    return authentication.at_address(attempt.principal, address)
-                now = self.clock.now()
-                outcome = self._verifier.authenticate(presented, now)
-                self._leases.keep(attempt, outcome)
-            finally:
-                self._leases.end(attempt)
+            found = self._leases.find_or_verify(
+                presented, lambda: self._verifier.authenticate(presented, self.clock.now())
+            )
+            if isinstance(found, Principal):
+                return authentication.at_address(found, address)
+            outcome = found
         principal = authentication.at_address(outcome.principal, address)
-        if principal.key_id is not None:
-            self._usage.note(principal.key_id, now, outcome.upgrade)
+        self._usage.note(principal, outcome.upgrade)
         return principal
 
     def _authority(
