@@ -35,6 +35,7 @@ from starlette.staticfiles import StaticFiles
 from tests.cases import case
 from tests.contract.adapter import make_world
 from tests.integrations.adapters import application
+from werkzeug.routing import Rule
 
 from msk_auth import (
     AsyncAuthenticator,
@@ -782,6 +783,21 @@ def test_flask_a_guard_above_its_route_protects_nothing() -> None:
     report = list_routes(app)
     assert policies(report) == {"GET,HEAD,OPTIONS /x": "undeclared"}
     assert any("is above the route" in problem for problem in report.problems)
+
+
+def test_flask_a_rule_without_methods_serves_all_of_them() -> None:
+    app = Flask(__name__, static_folder=None)
+    auth = flask_auth(app)
+    app.url_map.add(Rule("/open", endpoint="open"))
+    app.endpoint("open")(lambda: "")
+    app.url_map.add(Rule("/guarded", endpoint="guarded"))
+    app.endpoint("guarded")(auth.require("a")(lambda: ""))
+    assert app.test_client().post("/open").status_code == 200
+    assert listed(app, public=["GET /open"]) == {
+        "GET /open": "public",
+        "* /open": "undeclared",
+        "*,GET /guarded": "permissions: a",
+    }
 
 
 def test_flask_without_the_adapter() -> None:
