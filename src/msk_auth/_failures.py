@@ -41,8 +41,8 @@ def log_failure(level: int, what: str, error: Exception) -> None:
 def look_up_failed(name: str, error: Exception) -> None:
     """Return if a function of the application raised because it cannot read an id, and so finds nothing.
 
-    This is a plain `ValueError`, as from `int` and `UUID`, or a `DataError` of a database. A subclass of `ValueError` may have
-    another cause, such as an answer that is not JSON.
+    This is a plain `ValueError`, as from `int` and `UUID`, a `DataError` of a database, or an `OverflowError`, as from SQLite for
+    a number of more than 64 bits. A subclass of `ValueError` may have another cause, such as an answer that is not JSON.
 
     Args:
         name: The function's name, as an argument of the authenticator.
@@ -57,7 +57,7 @@ def look_up_failed(name: str, error: Exception) -> None:
     # SQLAlchemy keeps the exception of a type or the driver as `orig`.
     raised = (error, getattr(error, "orig", None))
     kinds = [kind.__name__ for each in raised for kind in type(each).__mro__]
-    if "DataError" in kinds or any(type(each) is ValueError for each in raised):
+    if "DataError" in kinds or any(type(each) in {ValueError, OverflowError} for each in raised):
         message = f"the application's {name} raised {type(error).__name__} at {raised_at(error)}."
         _log_once(logging.WARNING, f"{message} Return None for an id that is no user's.")
         return

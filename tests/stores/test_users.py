@@ -16,7 +16,7 @@ from sqlalchemy.types import TypeDecorator
 from tests.cases import case
 
 from msk_auth import AsyncAuthenticator, Authenticator, Login, Owner
-from msk_auth.errors import ConfigurationError
+from msk_auth.errors import ConfigurationError, CredentialRefused
 from msk_auth.stores.memory import AsyncMemoryKeyStore, MemoryKeyStore
 from msk_auth.stores.sqlalchemy import AsyncModelUsers, ModelUsers
 
@@ -152,6 +152,12 @@ async def test_another_text_is_nobodys(finder: Finder) -> None:
     ):
         with case(model, user_id):
             assert await finder.find(model, user_id) is None
+
+
+async def test_a_number_that_no_column_holds_is_nobodys(finder: Finder) -> None:
+    with pytest.raises(CredentialRefused) as refused:
+        await finder.authenticate(finder.users(Numbered), str(2**63))
+    assert refused.value.code == "token_revoked"
 
 
 @pytest.mark.parametrize("user_id", [ID.replace("-", ""), ID.upper()])
