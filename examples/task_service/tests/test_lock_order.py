@@ -15,8 +15,9 @@ import pytest
 from argon2.profiles import CHEAPEST
 from examples.task_service.tests.accounts_support import PASSWORD, principal
 from examples.task_service.tests.runs_support import migrated
+from examples.task_service.tests.service_support import refused_with
 from examples.task_service.tests.waiting import eventually
-from sqlalchemy import Table, select, text
+from sqlalchemy import FromClause, column, select, table, text
 
 from msk_auth import Principal
 from task_service.accounts.users import User
@@ -59,19 +60,19 @@ async def new_task(services: Services, owner: Principal[User]) -> Task:
 
 
 @asynccontextmanager
-async def held(services: Services, table: Table, row_id: str) -> AsyncIterator[None]:
+async def held(services: Services, of: FromClause, row_id: str) -> AsyncIterator[None]:
     """Another transaction locks this row until the end of the block."""
     async with services.db.write() as connection:
-        row = select(table.c.id).where(table.c.id == row_id).with_for_update(key_share=True)
+        row = select(of.c.id).where(of.c.id == row_id).with_for_update(key_share=True)
         await connection.execute(row)
         yield
 
 
 async def in_turn(
-    services: Services, table: Table, row_id: str, *works: Awaitable[Any]
+    services: Services, of: FromClause, row_id: str, *works: Awaitable[Any]
 ) -> list[Any]:
     """The results of transactions that waited for one row, and locked it in this order."""
-    async with held(services, table, row_id):
+    async with held(services, of, row_id):
         begun = []
         for number, work in enumerate(works, start=1):
             begun.append(asyncio.ensure_future(work))
@@ -135,3 +136,30 @@ async def test_a_task_of_a_user_who_leaves_is_deleted(
     )
     assert departure.moved_tasks == 0
     assert (await services.runs.get(administrator, run.id)).state is RunState.CANCELLED
+
+
+async def test_the_first_run_of_a_service_account_starts_while_the_account_is_deleted(
+    services: Services, people: list[Principal[User]]
+) -> None:
+    administrator = people[0]
+    bot = await services.service_accounts.create("bot", by=administrator)
+    new = NewTask(
+        name="hello", handler="command", params={"argv": ["echo", "hello"]}, owner_id=bot.id
+    )
+    task = await services.tasks.create(administrator, new)
+    run = await services.runs.request(administrator, task.id)
+    worker_runs = services.worker.runner.worker_runs
+    jobs = table("procrastinate_jobs", column("id"), column("queueing_lock"))
+    async with services.db.read() as connection:
+        job = await connection.scalar(select(jobs.c.id).where(jobs.c.queueing_lock == run.id))
+    acquired, _ = await in_turn(
+        services,
+        jobs,
+        job,
+        worker_runs.acquire(1),
+        services.service_accounts.delete(bot.id, services.authenticator, by=administrator),
+    )
+    assert [each.run_id for each in acquired] == [run.id]
+    assert [lease.cancel_requested for lease in await worker_runs.observed_leases()] == [True]
+    with refused_with("service_account_not_found"):
+        await services.service_accounts.get(bot.id)

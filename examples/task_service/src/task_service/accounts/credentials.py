@@ -39,9 +39,10 @@ async def begin_credential_write(change: Change, *user_ids: str) -> None:
         CredentialRefused: The login of the change has ended since its request was authenticated.
     """
     await lock_table(change.connection, schema.users)
+    # A request for a run does not wait for the table. It locks its user and the owner of the task.
+    principals = () if change.by is None else (change.by.owner.id,)
+    await lock_users(change, *principals, *user_ids)
     if change.by is not None:
-        # A request for a run does not wait for the table. It locks its user and the owner of the task.
-        await lock_users(change, change.by.owner.id, *user_ids)
         await require_open(change, change.by)
 
 

@@ -204,10 +204,11 @@ class ServiceAccounts:
             before = await self._read(change.connection, account_id)
             # No name of an account has a space, so this name is free.
             kept = f"{before.name[: MAX_USERNAME - len(account_id) - 1]} {account_id}"
+            # Before the name: a unique column, whose change waits for every new row that refers to the account.
+            await cancel_runs_of(change.connection, account_id, change.now)
             await write_user(
                 change, account_id, username=kept, deleted_at=change.now, disabled_at=change.now
             )
-            await cancel_runs_of(change.connection, account_id, change.now)
             await change.record("service_account.deleted", account_id, name=before.name)
         # The keys are already refused, since their owner is gone; now they are also shown as revoked.
         await authenticator.forget_owner(account_id)

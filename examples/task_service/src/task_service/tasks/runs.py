@@ -533,8 +533,8 @@ async def cancel_runs_of(
     """Cancel the runs of a disabled owner.
 
     Args:
-        connection: The connection, in the transaction that has disabled the owner: a run that is queued or started at the
-            same time either comes before, and is found here, or finds the owner disabled.
+        connection: The connection, in the transaction that has locked the owner and disables it: a run that is queued or
+            started at the same time either comes before, and is found here, or finds the owner disabled.
         owner_id: The owner.
         now: The time of the change.
 
