@@ -139,20 +139,18 @@ class AdminKeys(Generic[UserT]):
 
 def announce_expiry(ports: Ports[Any]) -> int:
     """See :meth:`Authenticator.announce_expiry`."""
-    count = 0
-    for days, stretch in administration.stretches(ports.now()):
+    now, count = ports.now(), 0
+    event = partial(KeyEvent, "expiring", now)
+    for days, stretch in administration.stretches(now):
         query = stretch
         while batch := ports.store.list_expiring(query):
             for record in batch:
-                count += _announce(ports, record.id, days, query.now)
+                # Of several processes, only the one whose write changed the key announces it.
+                noted = ports.store.announce_expiry(
+                    record.id, days=days, change=lambda after: (event(after),)
+                )
+                if noted is not None:
+                    ports.emit(event(noted))
+                    count += 1
             query = replace(query, after=administration.position(batch[-1]))
     return count
-
-
-def _announce(ports: Ports[Any], key_id: str, days: int, now: datetime) -> bool:
-    event = partial(KeyEvent, "expiring", now)
-    # Of several processes, only the one whose write changed the key announces it.
-    noted = ports.store.announce_expiry(key_id, days=days, change=lambda after: (event(after),))
-    if noted is not None:
-        ports.emit(event(noted))
-    return noted is not None
