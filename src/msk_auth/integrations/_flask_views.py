@@ -105,13 +105,8 @@ def guards_itself(app: Flask, endpoint: str, method: str) -> bool:
     return any(has_own_guard(each) for each in marked)
 
 
-def layers_of(app: Flask, endpoint: str) -> list[object]:
-    """The application and the blueprints of an endpoint, from the outside in."""
-    blueprints = [app.blueprints.get(name) for name in _blueprints_of(endpoint)]
-    return [app, *(each for each in blueprints if each is not None)]
-
-
 def _blueprints_of(endpoint: str) -> list[str]:
+    """The names of the blueprints of an endpoint, from the outside in."""
     names = endpoint.split(".")
     return [".".join(names[:count]) for count in range(1, len(names))]
 
@@ -202,11 +197,10 @@ class DeclaredViews:
         own = self._own_policies(app, endpoint, method)
         if own == PUBLIC:
             return PUBLIC
-        protected = self._protected
         is_unsafe = method not in SAFE_METHODS
-        outer = [
-            protected[layer][is_unsafe] for layer in layers_of(app, endpoint) if layer in protected
-        ]
+        known = app.blueprints
+        around = (app, *(known[name] for name in _blueprints_of(endpoint) if name in known))
+        outer = [self._protected[each][is_unsafe] for each in around if each in self._protected]
         policies = (*(policy for policy in outer if policy is not None), *(own or ()))
         if policies:
             return policies
