@@ -527,9 +527,7 @@ async def give_runs(connection: AsyncConnection, task_ids: Sequence[str], owner_
     await connection.execute(update(runs).where(its_runs).values(owner_id=owner_id))
 
 
-async def cancel_runs_of(
-    connection: AsyncConnection, owner_id: str, now: datetime
-) -> Sequence[str]:
+async def cancel_runs_of(connection: AsyncConnection, owner_id: str, now: datetime) -> None:
     """Cancel the runs of a disabled owner.
 
     Args:
@@ -537,14 +535,11 @@ async def cancel_runs_of(
             started at the same time either comes before, and is found here, or finds the owner disabled.
         owner_id: The owner.
         now: The time of the change.
-
-    Returns:
-        The ids of the runs.
     """
     # Tasks are locked before their runs: the same transaction may hand the tasks over.
     own = select(tasks.c.id).where(tasks.c.owner_id == owner_id, tasks.c.deleted_at.is_(None))
     await connection.execute(own.order_by(tasks.c.id).with_for_update())
-    return await cancel_runs(connection, runs.c.owner_id == owner_id, now, error=OWNER_DISABLED)
+    await cancel_runs(connection, runs.c.owner_id == owner_id, now, error=OWNER_DISABLED)
 
 
 async def cancel_runs(
