@@ -169,8 +169,7 @@ async def test_an_owner_may_cancel_the_runs_of_a_key_with_it(it: World) -> None:
     worker = it.worker()
     await acquire(worker)
     await it.revoke(key)
-    cancelled = await it.runs.cancel_of_key(it.login, key.record.id)
-    assert set(cancelled) == {running.id, queued.id}
+    await it.runs.cancel_of_key(it.login, key.record.id)
     assert (await it.outcome(queued))[0] is RunState.CANCELLED
     assert await to_be_stopped(worker) == {running.id}
     assert (await it.accounts.actions()).count("run.cancelled") == 2

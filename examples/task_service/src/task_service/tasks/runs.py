@@ -377,7 +377,7 @@ class Runs:
         self.notifications.run_changed(run_id)
         return run
 
-    async def cancel_of_key(self, principal: Principal[Any], key_id: str) -> Sequence[str]:
+    async def cancel_of_key(self, principal: Principal[Any], key_id: str) -> None:
         """Cancel the unfinished runs that a key has requested.
 
         Call this after revoking the key: then runs that the key queues at the same time are not started.
@@ -385,16 +385,12 @@ class Runs:
         Args:
             principal: The principal who has revoked the key.
             key_id: The key.
-
-        Returns:
-            The ids of the runs.
         """
         async with self.accounts.change(principal) as change:
             ids = await cancel_runs(
                 change.connection, key_id == REQUESTED_WITH, change.now, error=_WITH_ITS_KEY
             )
             await change.record("run.cancelled", *ids)
-        return ids
 
 
 async def _lock_task(
