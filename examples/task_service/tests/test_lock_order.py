@@ -163,3 +163,15 @@ async def test_the_first_run_of_a_service_account_starts_while_the_account_is_de
     assert [lease.cancel_requested for lease in await worker_runs.observed_leases()] == [True]
     with refused_with("service_account_not_found"):
         await services.service_accounts.get(bot.id)
+
+
+async def test_an_id_that_postgresql_cannot_store_is_not_found(
+    services: Services, people: list[Principal[User]]
+) -> None:
+    for strange in ("\0", "usr_\0", "svc_\0"):
+        with refused_with("user_not_found"):
+            await services.users.change(strange, by=people[0], disabled=True)
+        with refused_with("service_account_not_found"):
+            await services.service_accounts.change(strange, by=people[0], disabled=True)
+        with refused_with("service_account_not_found"):
+            await services.service_accounts.delete(strange, services.authenticator, by=people[0])

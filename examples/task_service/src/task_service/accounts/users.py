@@ -164,7 +164,7 @@ class Users:
 
     async def find_owner(self, owner_id: str) -> Owner[User] | None:
         """Read the user or service account with this id for the library's authenticator; None if there is none."""
-        if not (is_id(owner_id, "usr") or is_id(owner_id, SERVICE_ACCOUNT)):
+        if not _is_owner(owner_id):
             return None
         row = await self._find_user(owner_id)
         return None if row is None else user_of(row).to_owner()
@@ -458,11 +458,16 @@ async def begin_administration(change: Change, *user_ids: str) -> None:
         CredentialRefused: The login has ended since its request was authenticated.
         PermissionDenied: The user no longer has the permission.
     """
-    await begin_credential_write(change, *user_ids)
+    # PostgreSQL fails on a NUL character, which another text of a client may have.
+    await begin_credential_write(change, *filter(_is_owner, user_ids))
     if change.by is not None:
         actor = await read_user(change.connection, change.by.owner.id)
         if MANAGE_USERS not in actor.permissions:
             raise PermissionDenied([MANAGE_USERS])
+
+
+def _is_owner(owner_id: str) -> bool:
+    return is_id(owner_id, "usr") or is_id(owner_id, SERVICE_ACCOUNT)
 
 
 def user_of(row: Row[Any]) -> User:
