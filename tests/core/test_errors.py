@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from tests.cases import case
 
 from msk_auth.core.errors import SigningKeysUnavailable
 from msk_auth.errors import (
@@ -107,14 +110,23 @@ def test_a_detail_can_be_replaced() -> None:
     assert CredentialRefused("token_revoked").detail == "This login has ended. Log in again."
 
 
-def test_a_refusal_survives_the_result_backend_of_a_queue() -> None:
-    refusal = CredentialRefused("token_revoked", "Idle for too long.", key_id="AAAAAAAAAAAA")
-    copy = pickle.loads(pickle.dumps(refusal))
-    assert (copy.code, copy.detail, copy.key_id) == (
-        "token_revoked",
-        "Idle for too long.",
-        "AAAAAAAAAAAA",
-    )
+@pytest.mark.parametrize("copied", [copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_problem_survives_the_result_backend_of_a_queue(
+    copied: Callable[[Problem], Problem],
+) -> None:
+    own = CredentialRefused("token_revoked", "Idle for too long.", key_id="AAAAAAAAAAAA")
+    for problem in (own, *(row[0] for row in TABLE)):
+        with case(problem):
+            twin = copied(problem)
+            assert (type(twin), repr(twin)) == (type(problem), repr(problem))
+            assert (twin.code, twin.title, twin.detail) == (
+                problem.code,
+                problem.title,
+                problem.detail,
+            )
+            assert twin.members() == problem.members()
+            assert twin.response_headers() == problem.response_headers()
+            assert getattr(twin, "key_id", None) == getattr(problem, "key_id", None)
 
 
 def test_a_refusal_may_carry_the_keys_public_id_and_never_shows_it() -> None:

@@ -82,6 +82,11 @@ class Problem(MskAuthError):
     def __init__(self, detail: str | None = None) -> None:
         super().__init__(*(() if detail is None else (detail,)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For pickle and copy, which would give the initializer of a subclass the text in place of its own arguments.
+        kind = type(self)
+        return kind.__new__, (kind, *self.args), vars(self)
+
     @property
     def detail(self) -> str:
         """The problem and its remedy."""
@@ -245,7 +250,7 @@ class _Refusal(Problem, Generic[CodeT]):
     def __init__(
         self, code: CodeT, detail: str | None = None, *, key_id: str | None = None
     ) -> None:
-        # Pickle and copy create the refusal from these.
+        # The `repr` shows the code.
         self.args: tuple[Any, ...] = (code,) if detail is None else (code, detail)
         self.code = code
         self.title, self.default_detail = self.reasons[code]
