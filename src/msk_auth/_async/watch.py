@@ -253,18 +253,16 @@ class AsyncWatch(Watched[UserT]):
         super().__init__(principal, policy, watches.clock.monotonic())
         self._watches = watches
         self._is_fresh = is_fresh
-        self._ended: asyncio.Future[None] | None = None
-        self._decided: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
 
     async def __aenter__(self) -> AsyncWatch[UserT]:
         import asyncio
 
-        decided, _ = self._begin()
+        self._begin()
         try:
-            if not decided.done():
-                await asyncio.wait([decided])
+            if not self._decided.done():
+                await asyncio.wait([self._decided])
         except BaseException:
             self._rounds.remove(self)
             raise
@@ -301,11 +299,12 @@ class AsyncWatch(Watched[UserT]):
         """
         import asyncio
 
-        decided, ended = self._begin()
+        self._begin()
+        ended = self._ended
         hand_over = _HandOver[T]()
         pulling = asyncio.create_task(hand_over.pull(source))
         try:
-            await asyncio.wait([decided])
+            await asyncio.wait([self._decided])
             while not ended.done():
                 arrived = hand_over.request()
                 await asyncio.wait((arrived, pulling, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -325,9 +324,9 @@ class AsyncWatch(Watched[UserT]):
         """Wait until access has ended, and return the reason. For code that closes its connection itself."""
         import asyncio
 
-        _, ended = self._begin()
+        self._begin()
         try:
-            await asyncio.wait([ended])
+            await asyncio.wait([self._ended])
         finally:
             self._rounds.remove(self)
         assert self.refusal is not None  # noqa: S101 - what has ended the wait
@@ -346,22 +345,23 @@ class AsyncWatch(Watched[UserT]):
         if self._task is not None:
             self._task.cancel()
 
-    def _begin(self) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
-        """Two futures: one for the first verification or the end of access, one for the end of access."""
+    def _begin(self) -> None:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        self._decided, self._ended = loop.create_future(), loop.create_future()
+        # Done with the first verification or the end of access.
+        self._decided: asyncio.Future[None] = loop.create_future()
+        # Done with the end of access.
+        self._ended: asyncio.Future[None] = loop.create_future()
         self.began_at: float = self._watches.clock.monotonic()
         if self._is_fresh:
             self.note_verified(self.began_at)
         self._rounds: _Rounds[UserT] = self._watches.of_this_loop()
         self._rounds.add(self)
-        return self._decided, self._ended
 
 
-def _set(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
         future.set_result(None)
 
 
@@ -375,13 +375,12 @@ class _HandOver(Generic[T]):
         import asyncio
 
         self._requested = asyncio.Event()
-        self._arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def request(self) -> asyncio.Future[T]:
         """A future of the next item."""
         import asyncio
 
-        self._arrived = asyncio.get_running_loop().create_future()
+        self._arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._requested.set()
         return self._arrived
 
