@@ -445,7 +445,7 @@ def test_all_spellings_of_a_header_share_one_entry(
             sent = header.encode() if number % 2 else header
             assert world.call("authenticate", [sent]) is principal
         assert world.store.calls == world.asked_owners == []
-        assert len(world.auth._cache) == 2
+        assert len(world.auth._cache._entries) == 2
     assert world.enter(other) is not first
 
 

@@ -212,9 +212,6 @@ class LeaseCache(Generic[UserT]):
             self._entries.clear()
             self._spellings.clear()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
 
 def _encoded(header: str) -> bytes:
     # A header that is not ASCII was never verified; the encoding must only be unambiguous.

@@ -241,7 +241,7 @@ def test_a_forked_child_waits_for_nothing_of_its_parents_and_has_nothing_of_it(
 
     def begins_empty() -> tuple[int, bool, dict[str, Any]]:
         recorded = auth._leases._register._confirmation.recorded
-        return len(auth._cache or ()), recorded is not None, auth._usage._batch.last_used
+        return len(cache._entries), recorded is not None, auth._usage._batch.last_used
 
     assert begins_empty() == (1, True, {KEY.id: usage._batch.last_used[KEY.id]})
     assert in_child(begins_empty) == (0, False, {})
