@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -79,6 +79,9 @@ class HandlerRegistry:
                 ) from error
         return cls(handlers)
 
+    def __iter__(self) -> Iterator[Handler[Any]]:
+        return iter(self._handlers.values())
+
     def describe(self) -> list[HandlerDescription]:
         """Every handler's description, sorted by name. Secret fields are `writeOnly` in the schema."""
         return [
@@ -88,7 +91,7 @@ class HandlerRegistry:
                 description=handler.description,
                 params_schema=_schema_of(handler),
             )
-            for handler in self._handlers.values()
+            for handler in self
         ]
 
     def secret_fields(self, name: str) -> frozenset[str]:
