@@ -26,7 +26,7 @@ OTHER = "0190a6e4-1b7c-7def-8abc-0123456789ac"
 
 
 class Site:
-    """An application whose ids have hyphens, on the keys of one that had none.
+    """An application with the usual spelling of ids, on the keys of one with another.
 
     Args:
         store: Of its keys.
@@ -52,9 +52,10 @@ class Site:
         return local_principal(owner, at=self.clock.now(), interactive=True)
 
 
-@pytest.fixture
-def stored() -> str:
-    return STORED
+@pytest.fixture(params=[STORED, SPELLED.upper(), STORED.upper()])
+def stored(request: pytest.FixtureRequest) -> str:
+    spelling: str = request.param
+    return spelling
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "mariadb"])

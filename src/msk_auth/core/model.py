@@ -267,7 +267,8 @@ def spellings(owner_id: str) -> list[str]:
     digits = _digits_of_uuid(owner_id)
     if digits is None:
         return [owner_id]
-    return list(dict.fromkeys([str(UUID(digits)), digits, owner_id]))
+    usual = str(UUID(digits))
+    return list(dict.fromkeys([usual, digits, usual.upper(), digits.upper(), owner_id]))
 
 
 def _digits_of_uuid(text: str) -> str | None:
