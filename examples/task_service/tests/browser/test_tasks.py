@@ -446,6 +446,19 @@ async def test_output_has_colours_lines_times_search_and_a_download(open_page: O
     assert text == "plain \x1b[1;31mred\x1b[0m <b>x</b>\n\x1b[38;5;2mgreen\x1b[m\x1b[2K\nlast\n"
 
 
+async def test_output_after_an_unfinished_sequence_is_shown(open_page: Open) -> None:
+    page, _ = await open_page()
+    await page.goto("/tasks")
+    await page.evaluate(ALLOW_SH)
+    script = r"printf 'first\n\033]0;a title without its end\nmore\nlast\n'"
+    await _new_task(page, "Unfinished", "sh", "-c", script)
+    await page.get_by_role("link", name="Unfinished", exact=True).click()
+    await page.get_by_role("button", name="Run").click()
+    lines = page.get_by_role("log").locator(".line")
+    await expect(lines).to_have_count(4)
+    await expect(lines.last).to_have_text("last\n")
+
+
 async def test_a_hidden_tab_that_follows_a_run_holds_no_connection(
     open_page: Open, tmp_path: Path
 ) -> None:

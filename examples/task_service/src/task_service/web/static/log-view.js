@@ -7,8 +7,9 @@ const view = $("#log");
 const tools = $("#log-tools").elements;
 // More lines would make the page slow; the download has them all.
 const MOST_LINES = 10_000;
-const ESCAPE = /\x1b\[([0-9;:]*)m|\x1b\[[0-9;:?]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)/;
-const BEGUN = /\x1b(?:\[[0-9;:?]*|\][^\x07\x1b]*)?$/;
+// A title or a link ends on its line, so that one without its end hides no output.
+const ESCAPE = /\x1b\[([0-9;:]*)m|\x1b\[[0-9;:?]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)/;
+const BEGUN = /\x1b(?:\[[0-9;:?]*|\][^\x07\x1b\n]*)?$/;
 
 let runId, line, count, shown, stream, states, target, isScrolled, frame, digits = 4;
 
