@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -474,6 +474,15 @@ def test_an_end_that_is_now_holds_where_the_clock_is_behind(
         behind.clock.advance(timedelta(seconds=world.clock.slept[-1]))
     with refused_with("key_revoked"):
         behind.enter(created.value.reveal())
+
+
+def test_an_end_that_has_no_time_in_utc_is_refused(world: World) -> None:
+    created = world.create()
+    last = datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))
+    assert wrong_field(world, "expire_key", created.record.id, at=last) == "expires_at"
+    earlier = last - timedelta(hours=1)
+    expiring = world.call("expire_key", world.login(), created.record.id, at=earlier)
+    assert expiring.expires_at == datetime.max.replace(tzinfo=UTC)
 
 
 def test_an_end_without_a_time_zone_is_refused(world: World) -> None:

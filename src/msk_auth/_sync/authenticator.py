@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -477,7 +477,7 @@ class Authenticator(Lifecycle[UserT]):
             on_behalf_of: The id of another owner for whom the principal acts, as for :meth:`create_key`.
 
         Raises:
-            InputInvalid: The time has no offset.
+            InputInvalid: The time has no offset, or is after the year 9999 in UTC.
             InteractiveRequired: The principal is not interactive.
             KeyNotFound: The owner has no such key.
             PermissionDenied, CredentialRefused: As for :meth:`create_key`, with `on_behalf_of`.
@@ -491,6 +491,10 @@ class Authenticator(Lifecycle[UserT]):
         if at <= now:
             # Another process's clock may be behind, and would accept the key for that time. Revoking reads no clock.
             return self._revoke(principal, key_id, owner, on_behalf_of, now)
+        try:
+            at = at.astimezone(UTC)
+        except OverflowError:
+            raise InputInvalid.of("expires_at", "Give a time before the year 10000.") from None
         event = partial(KeyEvent, "expiry_set", now, principal=principal)
         expiring = self._ports.store.expire(
             checked_id(key_id), owner_id=owner.id, at=at, change=lambda after: (event(after),)
