@@ -12,6 +12,7 @@ from flask import Blueprint, Flask
 from flask.views import MethodView
 from tests.contract.adapter import World
 from tests.integrations.flask_site import Site
+from werkzeug.routing import Rule
 
 from msk_auth import require, require_interactive
 from msk_auth.errors import ConfigurationError
@@ -74,6 +75,12 @@ def in_a_protected_application(site: Site, _admin: Blueprint) -> None:
     site.app.get("/")(site.view("silent"))
 
 
+def with_a_rule_that_has_no_methods(site: Site, _admin: Blueprint) -> None:
+    site.auth.protect(site.app)
+    site.app.url_map.add(Rule("/", endpoint="silent"))
+    site.app.endpoint("silent")(site.view("silent"))
+
+
 ABOVE = r"is above its route and protects nothing\. Write the route first"
 NOTHING = (
     r"declares no policy for GET, and its blueprint or application is protected\. Decorate it with"
@@ -91,6 +98,7 @@ MISTAKES: dict[Build, str] = {
     in_a_protected_blueprint: rf"'admin\.silent' {NOTHING}",
     in_a_blueprint_of_a_protected_one: rf"'admin\.inner\.silent' {NOTHING}",
     in_a_protected_application: rf"'silent' {NOTHING}",
+    with_a_rule_that_has_no_methods: rf"'silent' {NOTHING}",
 }
 
 

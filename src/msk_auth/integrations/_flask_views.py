@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from flask import Flask, Request
 from flask.views import MethodView, View
+from werkzeug.routing import Rule
 
-from msk_auth._route_audit import has_own_guard, layers
+from msk_auth._route_audit import ANY_METHOD, has_own_guard, layers
 from msk_auth.core.errors import ConfigurationError
 from msk_auth.core.policy import SAFE_METHODS, Policy, named_first
 
@@ -105,6 +106,11 @@ def guards_itself(app: Flask, endpoint: str, method: str) -> bool:
     return any(has_own_guard(each) for each in marked)
 
 
+def methods_of(rule: Rule) -> list[str]:
+    """The methods of a rule. One that was added to the map itself may have none, and serves all of them."""
+    return ["GET", ANY_METHOD] if rule.methods is None else sorted(rule.methods)
+
+
 def _blueprints_of(endpoint: str) -> list[str]:
     """The names of the blueprints of an endpoint, from the outside in."""
     names = endpoint.split(".")
@@ -177,7 +183,7 @@ class DeclaredViews:
         for rule in app.url_map.iter_rules():
             if rule.endpoint not in app.view_functions:
                 continue  # it only builds addresses
-            for method in sorted(rule.methods or ()):
+            for method in methods_of(rule):
                 self.policies_of(app, rule.endpoint, method)
         for endpoint in self._by_endpoint.get(app, {}):
             if endpoint not in app.view_functions:

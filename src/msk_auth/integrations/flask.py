@@ -59,7 +59,7 @@ from werkzeug.exceptions import ClientDisconnected, HTTPException, default_excep
 from werkzeug.routing import Rule
 
 from msk_auth._async.authenticator import AsyncAuthenticator
-from msk_auth._route_audit import ANY_METHOD, AuditedRoute, RouteKind, register_reader
+from msk_auth._route_audit import AuditedRoute, RouteKind, register_reader
 from msk_auth._sync.authenticator import Authenticator
 from msk_auth._sync.users import Users
 from msk_auth._sync.watch import Watch
@@ -93,7 +93,14 @@ from msk_auth.http.routes import Route as Row
 from msk_auth.users import AnyUsers, RequestSession
 
 from ._adapter import Adapter, check_function, declare, declare_guard
-from ._flask_views import DeclaredViews, guards_itself, hide, is_exposed, is_outermost
+from ._flask_views import (
+    DeclaredViews,
+    guards_itself,
+    hide,
+    is_exposed,
+    is_outermost,
+    methods_of,
+)
 
 __all__ = ["FlaskAuth"]
 
@@ -728,8 +735,7 @@ def _read(app: Flask, prefix: str) -> Iterator[AuditedRoute]:
         path = f"{prefix}//{host}{rule.rule}" if host else prefix + rule.rule
         exposed = is_exposed(app.view_functions.get(rule.endpoint))
         problems = ("its guard is above the route and protects nothing.",) if exposed else ()
-        # A rule that was added to the map itself may have no methods: it serves all of them.
-        for method in sorted(rule.methods or {"GET", ANY_METHOD}):
+        for method in methods_of(rule):
             policies = None if exposed else _read_policies(app, rule, method)
             methods = () if rule.websocket else (method,)
             kind: RouteKind = "websocket" if rule.websocket else "route"
