@@ -586,6 +586,20 @@ def test_public_and_guarded_is_a_contradiction() -> None:
         STARLETTE.declare(logged, require_interactive())
 
 
+def test_starlette_methods_of_a_class_are_public_one_by_one() -> None:
+    class Items(HTTPEndpoint):
+        @STARLETTE.public
+        async def get(self, request: Request) -> Response:
+            return Response()
+
+        async def post(self, request: Request) -> Response:
+            return Response()
+
+    check((Route("/items", Items), {"GET,HEAD /items": "public", "POST /items": "undeclared"}))
+    with pytest.raises(ConfigurationError, match="decorate its methods"):
+        STARLETTE.public(Items)
+
+
 def test_a_declared_policy_adds_to_those_of_the_guards_inside() -> None:
     guarded = STARLETTE.require("tasks:read")(ok)
 

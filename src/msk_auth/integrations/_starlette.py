@@ -37,7 +37,15 @@ from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors
 from msk_auth.http.routes import Route
 
-from ._adapter import FunctionT, GuardT, contradiction, declare, declare_guard, declared
+from ._adapter import (
+    FunctionT,
+    GuardT,
+    check_function,
+    contradiction,
+    declare,
+    declare_guard,
+    declared,
+)
 from ._asgi import (
     AsgiAuth,
     Throttle,
@@ -98,8 +106,9 @@ class StarletteBase(AsgiAuth[UserT, GuardT, HTTPConnection]):
         The mark is only for the route audit and changes nothing for requests.
 
         Raises:
-            ConfigurationError: The endpoint has a guard.
+            ConfigurationError: The endpoint has a guard, or is a class: mark its methods.
         """
+        check_function(endpoint)
         if declared(endpoint):
             raise contradiction(repr(endpoint))
         return declare(endpoint)
