@@ -814,6 +814,13 @@ def test_flask_a_rule_without_methods_serves_all_of_them() -> None:
     }
 
 
+def test_flask_a_rule_that_only_builds_addresses_is_no_route() -> None:
+    app = Flask(__name__, static_folder=None)
+    app.add_url_rule("/files/<name>", "cdn", build_only=True)
+    app.add_url_rule("/forgotten", "forgotten")
+    assert listed(app) == {"GET,HEAD,OPTIONS /forgotten": "undeclared"}
+
+
 def test_flask_without_the_adapter() -> None:
     app = Flask(__name__)
     assert listed(app) == {"GET,HEAD,OPTIONS /static/<path:filename>": "undeclared"}

@@ -731,6 +731,8 @@ def _flush_at_exit(app: ref[Flask]) -> None:
 def _read(app: Flask, prefix: str) -> Iterator[AuditedRoute]:
     """The rules of a Flask application, method by method."""
     for rule in app.url_map.iter_rules():
+        if rule.build_only:
+            continue
         host = rule.host or rule.subdomain
         path = f"{prefix}//{host}{rule.rule}" if host else prefix + rule.rule
         exposed = is_exposed(app.view_functions.get(rule.endpoint))
