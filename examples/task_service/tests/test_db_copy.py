@@ -172,12 +172,15 @@ async def test_writers_of_the_source_wait_meanwhile(
 async def test_the_error_names_the_reason_and_no_password(tmp_path: Path, template: Path) -> None:
     empty = f"sqlite:///{tmp_path / 'empty.sqlite3'}"
     missing = f"sqlite:///{tmp_path / 'missing.sqlite3'}"
+    link = tmp_path / "link.sqlite3"
+    link.symlink_to(template / "task-service.sqlite3")
     db = Database.open(empty)
     await db.close()
     for source, to, message in (
         (missing, empty, "There is no database file"),
         (empty, missing, "does not have this version's schema"),
         (_source(template), _source(template), "are the same database"),
+        (_source(template), f"sqlite:///{link}", "are the same database"),
         ("mysql://u:geheim@h/d", empty, "'mysql' is not supported"),
     ):
         with pytest.raises(ConfigurationError, match=message) as caught:

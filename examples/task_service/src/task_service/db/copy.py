@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Table, func, insert, select, text
+from sqlalchemy import URL, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from msk_auth.errors import ConfigurationError
@@ -96,8 +96,9 @@ async def _count(table: Table, connection: AsyncConnection) -> int:
 
 
 def _check_urls(source_url: str, target_url: str) -> None:
-    source = parse_url(source_url)
-    if source == parse_url(target_url):
+    source, target = map(_resolved, (source_url, target_url))
+    # Its own lock would keep the command waiting.
+    if source == target:
         raise ConfigurationError(
             "The source and the target are the same database. Name another target."
         )
@@ -105,6 +106,14 @@ def _check_urls(source_url: str, target_url: str) -> None:
         raise ConfigurationError(
             f"There is no database file {source.database}. Check the URL to copy from."
         )
+
+
+def _resolved(url: str) -> URL:
+    """The URL, in which each SQLite file has only one path."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return parsed
+    return parsed.set(database=str(Path(str(parsed.database)).resolve()))
 
 
 @asynccontextmanager
