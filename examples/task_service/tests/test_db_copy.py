@@ -178,6 +178,7 @@ async def test_the_error_names_the_reason_and_no_password(tmp_path: Path, templa
     await db.close()
     for source, to, message in (
         (missing, empty, "There is no database file"),
+        (f"sqlite:///{tmp_path / ('a' * 300)}", empty, "There is no database file"),
         (empty, missing, "does not have this version's schema"),
         (_source(template), _source(template), "are the same database"),
         (_source(template), f"sqlite:///{link}", "are the same database"),

@@ -5,6 +5,7 @@ Rows keep their ids and times, and API keys their digests; with the same `secret
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -102,9 +103,9 @@ def _check_urls(source_url: str, target_url: str) -> None:
         raise ConfigurationError(
             "The source and the target are the same database. Name another target."
         )
-    if source.get_backend_name() == "sqlite" and not Path(str(source.database)).is_file():
+    if source.get_backend_name() == "sqlite" and not os.access(str(source.database), os.R_OK):
         raise ConfigurationError(
-            f"There is no database file {source.database}. Check the URL to copy from."
+            f"There is no database file {source.database} that this user may read. Check the URL to copy from."
         )
 
 
