@@ -101,7 +101,7 @@ def _given(
         "github-public-key-identifier": identifier,
         "github-public-key-signature": signature,
     }
-    of_no_use = dict.fromkeys(("query", "path", "key_id", "content_type", "admit", "read_body"))
+    of_no_use = dict.fromkeys(("query", "path", "key_id", "admit", "read_body"))
     own = {"authenticator": authenticator, "header": headers.get, "call": call, "body": body}
     return of_no_use | own
 

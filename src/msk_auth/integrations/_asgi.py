@@ -350,7 +350,6 @@ class AsgiAuth(
             query=scope["query_string"],
             path=path,
             key_id=scope["path_params"].get("key_id", ""),
-            content_type=header("content-type"),
             header=header,
             admit=lambda policy: bound._verify(scope, policy, in_session=False),
             read_body=read_body,

@@ -535,7 +535,6 @@ class FlaskAuth(Adapter[Authenticator[UserT], Decorator, Request], DeclaredViews
                 query=request.query_string,
                 path=request.root_path + request.path,
                 key_id=key_id,
-                content_type=request.environ.get("CONTENT_TYPE"),
                 # Servers join several headers with commas, and no header of the library's routes may contain a comma.
                 header=request.headers.get,
                 admit=functools.partial(bound._verify, in_session=False),

@@ -93,7 +93,6 @@ class AsyncExchange:
         query: The raw query string, without the question mark.
         path: The path as the client sees it, not percent-encoded.
         key_id: The value of the placeholder in the route's path; empty if it has none.
-        content_type: The header `Content-Type`, if present.
         header: Returns the value of a header, given its lower-case name; None unless it is present exactly once.
         admit: Returns the principal of the request, if it meets a policy.
         read_body: Returns the body, given a limit; raises `ContentTooLarge` for a longer body.
@@ -108,7 +107,6 @@ class AsyncExchange:
     query: bytes
     path: str
     key_id: str
-    content_type: str | None
     header: Callable[[str], str | None]
     admit: Callable[[Policy], Awaitable[Principal[Any]]]
     read_body: Callable[[int], Awaitable[bytes]]
@@ -148,7 +146,7 @@ async def list_keys(request: AsyncExchange) -> Answer:
 
 async def create_key(request: AsyncExchange) -> Answer:
     """A new key, shown once."""
-    wanted = parse_create(request.body, request.content_type)
+    wanted = parse_create(request.body, request.header("content-type"))
     created = await request.authenticator.create_key(request.principal, **wanted, **request.given)
     return revealing_answer(request.authenticator, created, request.path, **request.given)
 
@@ -161,7 +159,7 @@ async def get_key(request: AsyncExchange) -> Answer:
 
 async def update_key(request: AsyncExchange) -> Answer:
     """The edited key."""
-    wanted = parse_update(request.body, request.content_type)
+    wanted = parse_update(request.body, request.header("content-type"))
     record = await request.authenticator.update_key(
         request.principal, request.key_id, **wanted, **request.given
     )
@@ -170,7 +168,7 @@ async def update_key(request: AsyncExchange) -> Answer:
 
 async def rotate_key(request: AsyncExchange) -> Answer:
     """The successor of a key, shown once."""
-    overlap = parse_rotate(request.body, request.content_type)
+    overlap = parse_rotate(request.body, request.header("content-type"))
     created = await request.authenticator.rotate_key(
         request.principal, request.key_id, overlap=overlap, **request.given
     )
@@ -234,7 +232,7 @@ def admin_key_routes(
         return page_answer(request.authenticator, page)
 
     async def revoke_any_keys(request: AsyncExchange) -> Answer:
-        ids = parse_ids(request.body, request.content_type)
+        ids = parse_ids(request.body, request.header("content-type"))
         revoked = await admin_for(request).revoke_keys(request.principal, ids)
         return revoked_answer(request.authenticator, ids, revoked)
 
@@ -253,7 +251,7 @@ def admin_key_routes(
 
 async def revoke_presented_key(request: AsyncExchange) -> Answer:
     """Revoke the key in the body."""
-    token = parse_revocation(request.body, request.content_type)
+    token = parse_revocation(request.body, request.header("content-type"))
     try:
         await request.authenticator.revoke_presented_key(token)
     except CredentialRefused:

@@ -94,7 +94,6 @@ class Exchange:
         query: The raw query string, without the question mark.
         path: The path as the client sees it, not percent-encoded.
         key_id: The value of the placeholder in the route's path; empty if it has none.
-        content_type: The header `Content-Type`, if present.
         header: Returns the value of a header, given its lower-case name; None unless it is present exactly once.
         admit: Returns the principal of the request, if it meets a policy.
         read_body: Returns the body, given a limit; raises `ContentTooLarge` for a longer body.
@@ -109,7 +108,6 @@ class Exchange:
     query: bytes
     path: str
     key_id: str
-    content_type: str | None
     header: Callable[[str], str | None]
     admit: Callable[[Policy], Principal[Any]]
     read_body: Callable[[int], bytes]
@@ -149,7 +147,7 @@ def list_keys(request: Exchange) -> Answer:
 
 def create_key(request: Exchange) -> Answer:
     """A new key, shown once."""
-    wanted = parse_create(request.body, request.content_type)
+    wanted = parse_create(request.body, request.header("content-type"))
     created = request.authenticator.create_key(request.principal, **wanted, **request.given)
     return revealing_answer(request.authenticator, created, request.path, **request.given)
 
@@ -162,7 +160,7 @@ def get_key(request: Exchange) -> Answer:
 
 def update_key(request: Exchange) -> Answer:
     """The edited key."""
-    wanted = parse_update(request.body, request.content_type)
+    wanted = parse_update(request.body, request.header("content-type"))
     record = request.authenticator.update_key(
         request.principal, request.key_id, **wanted, **request.given
     )
@@ -171,7 +169,7 @@ def update_key(request: Exchange) -> Answer:
 
 def rotate_key(request: Exchange) -> Answer:
     """The successor of a key, shown once."""
-    overlap = parse_rotate(request.body, request.content_type)
+    overlap = parse_rotate(request.body, request.header("content-type"))
     created = request.authenticator.rotate_key(
         request.principal, request.key_id, overlap=overlap, **request.given
     )
@@ -233,7 +231,7 @@ def admin_key_routes(
         return page_answer(request.authenticator, page)
 
     def revoke_any_keys(request: Exchange) -> Answer:
-        ids = parse_ids(request.body, request.content_type)
+        ids = parse_ids(request.body, request.header("content-type"))
         revoked = admin_for(request).revoke_keys(request.principal, ids)
         return revoked_answer(request.authenticator, ids, revoked)
 
@@ -252,7 +250,7 @@ def admin_key_routes(
 
 def revoke_presented_key(request: Exchange) -> Answer:
     """Revoke the key in the body."""
-    token = parse_revocation(request.body, request.content_type)
+    token = parse_revocation(request.body, request.header("content-type"))
     try:
         request.authenticator.revoke_presented_key(token)
     except CredentialRefused:
