@@ -403,16 +403,16 @@ class AsyncWatches(Generic[UserT]):
 
     Args:
         rules: The authenticator's rules.
-        ports: Looks up keys, sessions and owners.
+        reads: Looks up keys, sessions and owners.
         clock: The source of time. The loop measures the wait for the next round, because a test's clock
             does not advance while a task waits.
         interval: The seconds between the beginnings of two rounds.
     """
 
-    def __init__(self, rules: Rules, ports: AwaitedReads, clock: Clock, interval: float) -> None:
+    def __init__(self, rules: Rules, reads: AwaitedReads, clock: Clock, interval: float) -> None:
         self.clock = clock
         self._rules = rules
-        self._ports = ports
+        self._reads = reads
         self._interval = interval
         # A thread runs one loop at a time.
         self._here = threading.local()
@@ -428,7 +428,7 @@ class AsyncWatches(Generic[UserT]):
         loop = asyncio.get_running_loop()
         rounds: _Rounds[UserT] | None = getattr(self._here, "rounds", None)
         if rounds is None or rounds.loop is not loop:
-            rounds = _Rounds(loop, self._rules, self._ports, self.clock, self._interval)
+            rounds = _Rounds(loop, self._rules, self._reads, self.clock, self._interval)
             self._here.rounds = rounds
         return rounds
 
@@ -440,7 +440,7 @@ class _Rounds(Generic[UserT]):
         self,
         loop: asyncio.AbstractEventLoop,
         rules: Rules,
-        ports: AwaitedReads,
+        reads: AwaitedReads,
         clock: Clock,
         interval: float,
     ) -> None:
@@ -448,7 +448,7 @@ class _Rounds(Generic[UserT]):
         # Weakly, so that the watch of a dropped generator is no longer verified.
         self.watched: WeakSet[AsyncWatch[UserT]] = WeakSet()
         self._rules = rules
-        self._ports = ports
+        self._reads = reads
         self._clock = clock
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
@@ -522,7 +522,7 @@ class _Rounds(Generic[UserT]):
     async def _make_round(self, watched: WeakSet[AsyncWatch[UserT]]) -> None:
         import asyncio
 
-        it = Round(self._rules, self._ports, watched, self._clock)
+        it = Round(self._rules, self._reads, watched, self._clock)
         look_ups = it.look_ups()
         waiting = iter(look_ups)
         # A round ends before the next begins: its findings take effect within two intervals, however long a look-up takes.
