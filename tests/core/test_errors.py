@@ -107,7 +107,11 @@ def test_the_table_is_complete_and_every_code_its_own() -> None:
 
 def test_a_detail_can_be_replaced() -> None:
     assert CredentialRefused("token_revoked", "Idle for too long.").detail == "Idle for too long."
-    assert CredentialRefused("token_revoked").detail == "This login has ended. Log in again."
+    refusal = CredentialRefused("token_revoked")
+    assert (refusal.code, refusal.detail) == (
+        "token_revoked",
+        "This login has ended. Log in again.",
+    )
 
 
 @pytest.mark.parametrize("copied", [copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
