@@ -476,12 +476,18 @@ def test_an_end_that_is_now_holds_where_the_clock_is_behind(
         behind.enter(created.value.reveal())
 
 
-def test_an_end_that_has_no_time_in_utc_is_refused(world: World) -> None:
+def test_an_end_that_has_no_time_in_utc_is_refused_wherever_the_server_stands(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     created = world.create()
     last = datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
     assert wrong_field(world, "expire_key", created.record.id, at=last) == "expires_at"
     earlier = last - timedelta(hours=1)
     expiring = world.call("expire_key", world.login(), created.record.id, at=earlier)
+    monkeypatch.undo()
+    time.tzset()
     assert expiring.expires_at == datetime.max.replace(tzinfo=UTC)
 
 
