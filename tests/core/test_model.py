@@ -12,7 +12,7 @@ import pytest
 from tests.core.support import MICROSECOND, NOW
 
 from msk_auth import ApiKey, KeyStatus, Login, Owner, Policy, Principal, Session
-from msk_auth.core.model import revoked
+from msk_auth.core.model import revoked, spellings
 from msk_auth.errors import ConfigurationError
 
 ACTIVE, REVOKED, EXPIRED = KeyStatus.ACTIVE, KeyStatus.REVOKED, KeyStatus.EXPIRED
@@ -228,3 +228,18 @@ def test_a_sid_that_is_no_text_is_not_known(session_id: object) -> None:
     login = Login.from_claims(CLAIMS | {"sid": session_id})
     assert login is not None
     assert login.session_id is None
+
+
+def test_a_store_finds_an_owner_under_every_spelling_of_a_uuid_and_the_usual_one_comes_first() -> (
+    None
+):
+    usual = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    digits = usual.replace("-", "")
+    for spelled in (usual, digits, usual.upper(), digits.upper()):
+        found = spellings(spelled)
+        assert found[0] == usual
+        assert sorted(found) == sorted({usual, digits, usual.upper(), digits.upper()})
+    mixed = usual[:-1] + "E"
+    assert spellings(mixed)[0] == usual
+    assert mixed in spellings(mixed)
+    assert spellings("ann") == ["ann"]
