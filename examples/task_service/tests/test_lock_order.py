@@ -20,6 +20,7 @@ from examples.task_service.tests.waiting import eventually
 from sqlalchemy import FromClause, column, select, table, text
 
 from msk_auth import Principal
+from task_service.accounts.departures import Departure
 from task_service.accounts.users import User
 from task_service.db.schema import tasks, users
 from task_service.services import Services
@@ -52,6 +53,14 @@ async def people(services: Services) -> list[Principal[User]]:
         names = await connection.scalars(select(users.c.username).order_by(users.c.id))
     logins = [await services.login.log_in(name, PASSWORD) for name in names]
     return [principal(each.user, session_id=each.session_id) for each in logins]
+
+
+def leave(services: Services, people: list[Principal[User]]) -> Awaitable[Departure]:
+    """The third disables the second, and gives the tasks to the first."""
+    heir, leaving, administrator = people
+    return services.departures.leave(
+        leaving.owner.id, by=administrator, revoke_keys=False, owner_id=heir.owner.id
+    )
 
 
 async def new_task(services: Services, owner: Principal[User]) -> Task:
@@ -111,9 +120,7 @@ async def test_an_heir_runs_a_task_of_a_user_who_leaves(
         users,
         heir.owner.id,
         services.runs.request(heir, task.id),
-        services.departures.leave(
-            leaving.owner.id, by=administrator, revoke_keys=False, owner_id=heir.owner.id
-        ),
+        leave(services, people),
     )
     assert departure.moved_tasks == 1
     assert (await services.runs.get(administrator, run.id)).state is RunState.CANCELLED
@@ -122,7 +129,7 @@ async def test_an_heir_runs_a_task_of_a_user_who_leaves(
 async def test_a_task_of_a_user_who_leaves_is_deleted(
     services: Services, people: list[Principal[User]]
 ) -> None:
-    heir, leaving, administrator = people
+    _, leaving, administrator = people
     task = await new_task(services, leaving)
     run = await services.runs.request(leaving, task.id)
     _, departure = await in_turn(
@@ -130,9 +137,7 @@ async def test_a_task_of_a_user_who_leaves_is_deleted(
         tasks,
         task.id,
         services.tasks.delete(administrator, task.id),
-        services.departures.leave(
-            leaving.owner.id, by=administrator, revoke_keys=False, owner_id=heir.owner.id
-        ),
+        leave(services, people),
     )
     assert departure.moved_tasks == 0
     assert (await services.runs.get(administrator, run.id)).state is RunState.CANCELLED

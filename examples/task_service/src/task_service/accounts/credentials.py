@@ -40,10 +40,10 @@ async def begin_credential_write(change: Change, *user_ids: str) -> None:
     """
     await lock_table(change.connection, schema.users)
     # A request for a run does not wait for the table. It locks its user and the owner of the task.
-    principals = () if change.by is None else (change.by.owner.id,)
-    await lock_users(change, *principals, *user_ids)
-    if change.by is not None:
-        await require_open(change, change.by)
+    if change.by is None:
+        await lock_users(change, *user_ids)
+    else:
+        await require_open(change, change.by, *user_ids)
 
 
 async def replace_password(

@@ -415,19 +415,20 @@ class Sessions(Flushing):
         return min(_lifetime_end(row), self._last_seen_at(row) + idle)
 
 
-async def require_open(change: Change, principal: Principal[Any]) -> None:
+async def require_open(change: Change, principal: Principal[Any], *user_ids: str) -> None:
     """Refuse to write for a login that has ended since its request was authenticated.
 
     The login then stays open until the transaction ends: every change that ends a session locks its user first.
 
     Args:
         change: A change without a lock of a session.
-        principal: The interactive principal.
+        principal: The interactive principal, whose user is locked.
+        user_ids: Other users to lock with it.
 
     Raises:
         CredentialRefused: The session has ended, has passed the present limit, or does not exist.
     """
-    await lock_users(change, principal.owner.id)
+    await lock_users(change, principal.owner.id, *user_ids)
     found = await change.connection.execute(
         _WITH_LIMITS.where(
             _SESSIONS.id == principal.session_id,
