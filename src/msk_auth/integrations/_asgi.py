@@ -50,7 +50,7 @@ from msk_auth.users import RequestSession
 
 from ._adapter import Adapter, ConnectionT, GuardT
 
-_HANDSHAKE: Final = "msk_auth.handshake"
+_SENT: Final = "msk_auth.sent"
 """The key of the types of the messages that the application has sent to a websocket; all copies of its scope share the set."""
 
 _serving: Final[ContextVar[tuple[Any, ...]]] = ContextVar("msk_auth.serving", default=())
@@ -91,16 +91,16 @@ class Connection(Protocol):
 
 def is_open(scope: Memory) -> bool:
     """True for a websocket whose handshake was accepted."""
-    return "websocket.accept" in scope.get(_HANDSHAKE, ())
+    return "websocket.accept" in scope.get(_SENT, ())
 
 
-def noting_handshake(scope: Memory, send: Send) -> Send:
+def noting_messages(scope: Memory, send: Send) -> Send:
     """A `send` for a websocket that records when the application accepts and closes it.
 
     The framework's websocket object does not show this: a class-based endpoint and the handler of its exceptions have different
     objects.
     """
-    sent: set[str] = scope.setdefault(_HANDSHAKE, set())
+    sent: set[str] = scope.setdefault(_SENT, set())
 
     async def send_and_note(message: Any) -> None:
         sent.add(message["type"])
@@ -115,7 +115,7 @@ async def refuse_websocket(scope: Memory, send: Send, answer: Answer) -> None:
     For a handshake, a server with the ASGI extension "Websocket Denial Response" sends the whole answer, and other servers a
     bare 403.
     """
-    if not {"websocket.close", f"{_DENIAL}.start"}.isdisjoint(scope.get(_HANDSHAKE, ())):
+    if not {"websocket.close", f"{_DENIAL}.start"}.isdisjoint(scope.get(_SENT, ())):
         return
     if is_open(scope) or _DENIAL not in (scope.get("extensions") or {}):
         reason = close_reason(answer)
@@ -235,18 +235,18 @@ class AsgiAuth(
         return self.authenticator.watch(principal, policy)
 
     def _serve(
-        self, app: AsgiApp, watch_handshake: Callable[[Memory, Send], Send] = noting_handshake
+        self, app: AsgiApp, note_messages: Callable[[Memory, Send], Send] = noting_messages
     ) -> AsgiApp:
         """A middleware around the application of this adapter.
 
         Args:
             app: The rest of the application.
-            watch_handshake: Makes the `send` of a websocket.
+            note_messages: Makes the `send` of a websocket.
         """
 
         async def serve(scope: Any, receive: Receive, send: Send) -> None:
             if scope["type"] == "websocket":
-                send = watch_handshake(scope, send)
+                send = note_messages(scope, send)
             serving = _serving.set((self, *_serving.get()))
             try:
                 await app(scope, receive, send)

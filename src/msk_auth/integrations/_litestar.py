@@ -38,7 +38,7 @@ from msk_auth.core.tokens import check_opaque
 from msk_auth.http.admission import Memory
 from msk_auth.http.answers import Answer, Errors, ProblemRenderer
 
-from ._asgi import noting_handshake, refuse_websocket
+from ._asgi import noting_messages, refuse_websocket
 
 _INTERNAL: Final = 500
 _MAX_ERRORS: Final = 50
@@ -138,7 +138,7 @@ class ErrorAnswers:
 
     def closing_with_codes(self, scope: Memory, send: Send) -> Send:
         """A `send` for a websocket that closes like the other adapters after an exception of its handler."""
-        note_and_send = noting_handshake(scope, send)
+        note_and_send = noting_messages(scope, send)
 
         async def send_or_refuse(message: Message) -> None:
             closes = message["type"] == "websocket.close"
