@@ -120,7 +120,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         _end_at_once()
 
     _on_stop(stop_after_start)
-    # Only `serve` needs FastAPI, the pages and the client of a provider.
+    # Only `serve` needs FastAPI and the pages.
     from .app import create_app
 
     app = create_app(settings)

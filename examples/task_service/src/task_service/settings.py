@@ -96,8 +96,8 @@ def _encrypted(value: str) -> str:
             url.scheme == "https"
             or (url.scheme == "http" and ip_address(url.hostname or "").is_loopback)
         )
-        is_safe = is_safe and not (url.query or url.fragment or url.username)
-        is_safe = is_safe and value.isprintable() and " " not in value and url.port != 0
+        is_safe = is_safe and not (url.query or url.fragment or url.username or url.port == 0)
+        is_safe = is_safe and value.isprintable() and " " not in value
     except ValueError:
         is_safe = False
     if not is_safe:
